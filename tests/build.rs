@@ -1,5 +1,5 @@
-//! Hands the eBPF program of `tests/emitter` to the test that loads it, as `$OUT_DIR/long-wait.o`; empty where `cargo xtask
-//! build` has not left it in `target/bpf/ARCH/`, and the test says so then.
+//! Writes the eBPF program of `tests/emitter` to `$OUT_DIR/long-wait.o` for the test that loads it. The file is empty
+//! if `cargo xtask build` has not built the program in `target/bpf/ARCH/`; the test then reports that.
 
 use std::path::PathBuf;
 use std::{env, fs};
@@ -11,7 +11,8 @@ fn main() {
         .join("../target/bpf")
         .join(variable("CARGO_CFG_TARGET_ARCH"));
     let object = dir.join("long-wait.o");
-    // What is absent would be looked for in each build, so the directory is watched until the object comes.
+    // Cargo would run this script in every build for an absent file, so it watches the directory until the object
+    // exists.
     let _ = fs::create_dir_all(&dir);
     println!("cargo::rerun-if-changed={}", if object.is_file() { &object } else { &dir }.display());
     let content = fs::read(&object).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! Hands the eBPF object to the crate as `$OUT_DIR/tracer-ebpf.o`, for it to embed.
+//! Writes the eBPF object to `$OUT_DIR/tracer-ebpf.o`, where the crate embeds it.
 //!
-//! The object is `$TRACER_EBPF_OBJECT` if that is set, else what `cargo xtask build` left in
-//! `target/bpf/ARCH/tracer-ebpf.o`, else empty: then everything compiles, checks and unit-tests as usual, and
-//! loading says at run time that the object is missing. The file's length is in `$TRACER_EBPF_OBJECT_LEN`.
+//! The object is `$TRACER_EBPF_OBJECT` if that is set, else the output of `cargo xtask build` in
+//! `target/bpf/ARCH/tracer-ebpf.o`, else an empty file. With an empty file everything compiles and unit tests run;
+//! loading programs fails with a message. The file's length is in `$TRACER_EBPF_OBJECT_LEN`.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -17,7 +17,7 @@ fn main() {
     println!("cargo::rustc-env=TRACER_EBPF_OBJECT_LEN={}", content.len());
 }
 
-/// The object to embed, watched by cargo from here on.
+/// The object to embed. Cargo watches it from here on.
 fn object() -> Option<PathBuf> {
     if let Some(named) = env::var_os("TRACER_EBPF_OBJECT").filter(|v| !v.is_empty()) {
         println!("cargo::rerun-if-changed={}", named.display());
@@ -31,8 +31,8 @@ fn object() -> Option<PathBuf> {
         println!("cargo::rerun-if-changed={}", built.display());
         return Some(built);
     }
-    // Cargo runs a script each time if what it watches is absent, so watch the directory until the object comes.
-    // In a read-only checkout that fails, which costs only those runs.
+    // If the watched file is absent, Cargo runs this script in every build. So it watches the directory until the
+    // object exists. Creating the directory may fail in a read-only checkout, and the script then runs every time.
     let _ = fs::create_dir_all(&dir);
     println!("cargo::rerun-if-changed={}", dir.display());
     None

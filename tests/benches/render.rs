@@ -1,7 +1,7 @@
-//! How fast records become text: lines a second of one thread, for common events, context and newline included.
+//! Measures rendering: lines per second of one thread, for common events, with context and newline.
 //!
-//! `cargo bench -p tracer-tests --bench render` (an optimized build; on an unoptimized one the numbers mean nothing).
-//! Records are those of the golden file, so no kernel is needed.
+//! Run `cargo bench -p tracer-tests --bench render`. Only an optimized build gives meaningful numbers. The records
+//! come from the golden file, so the benchmark needs no particular kernel.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use tracer_tests::frozen::facts::{self, Facts};
 use tracer_tests::frozen::golden::{Golden, WithVariables};
-use tracer_user::render::line::{Options, Stamp, Tasks, line};
-use tracer_user::render::{Printer, json};
+use tracer_user::render::line::{Options, Stamp, Tasks};
+use tracer_user::render::{LineWriter, Printer, Sink, json};
 
 const EVENTS: [&str; 8] = [
     "sched:sched_switch",
@@ -24,11 +24,10 @@ const EVENTS: [&str; 8] = [
     "ext4:ext4_es_lookup_extent_enter",
 ];
 
-/// Time given to each measurement, of this thread's own: the machine does other things too. The best of several rounds
-/// counts.
+/// CPU time of this thread for each measurement. The machine is shared, so the best of several rounds counts.
 const ROUND: Duration = Duration::from_millis(60);
 const ROUNDS: usize = 5;
-/// Lines between looks at the clock, and lines a buffer holds before it is written.
+/// Lines between checks of the clock, and lines in a buffer before it is written.
 const BATCH: u32 = 1000;
 
 struct Names;
@@ -36,6 +35,10 @@ struct Names;
 impl Tasks for Names {
     fn comm(&self, _pid: i32) -> Option<&[u8]> {
         Some(b"tracer-workload")
+    }
+
+    fn version(&self) -> Option<u64> {
+        Some(0)
     }
 }
 
@@ -45,20 +48,20 @@ fn used() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Processor time used since a moment that [`used`] gave.
+/// CPU time used since the value of an earlier [`used`].
 fn since(start: Duration) -> Duration {
     used().saturating_sub(start)
 }
 
-/// Lines a second of the best round.
-fn measure(mut batch: impl FnMut(&mut Vec<u8>)) -> f64 {
-    let mut out = Vec::with_capacity(1 << 20);
+/// Lines per second in the best round.
+fn measure(mut batch: impl FnMut(&mut Sink)) -> f64 {
+    let mut out = Sink::default();
     let mut best: f64 = 0.0;
     for _ in 0..ROUNDS {
         let start = used();
         let mut lines = 0.0;
         while since(start) < ROUND {
-            out.clear();
+            out.truncate(0);
             batch(&mut out);
             black_box(&out);
             lines += f64::from(BATCH);
@@ -78,7 +81,7 @@ fn main() {
     let micros = (since(start)).as_secs_f64() * 1e6 / facts.formats.len() as f64;
     println!("{compiled} print fmts compiled, {micros:.1} us each; seconds are those of the processor");
     println!("{:36} {:>12} {:>8} {:>12}", "event", "lines/s", "ns", "JSON/s");
-    let options = Options::default();
+    let mut writer = LineWriter::new(Options::default());
     for name in EVENTS {
         let Some((_, record, _)) = golden.records.iter().find(|(event, ..)| event == name) else {
             println!("{name:36} no record");
@@ -90,13 +93,14 @@ fn main() {
         let text = measure(|out| {
             for _ in 0..BATCH {
                 time += 1217;
-                line(out, &options, &printer, record, Stamp { cpu: 1, time }, &Names, &golden);
+                writer.line(out, &printer, record, Stamp { cpu: 1, time }, &Names, &golden);
             }
         });
         let objects = measure(|out| {
             for _ in 0..BATCH {
                 time += 1217;
-                json::object(out, &printer, record, Stamp { cpu: 1, time }, true, &Names, &golden);
+                let stamp = Stamp { cpu: 1, time };
+                out.with(|text| json::object(text, &printer, record, stamp, true, &Names, &golden));
             }
         });
         println!("{name:36} {text:12.0} {:8.0} {objects:12.0}", 1e9 / text);

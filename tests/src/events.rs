@@ -144,7 +144,7 @@ pub fn round(round: u32) {
     trace_sched_waking(&task, 3);
     trace_module_load("demo_module", 1 << TAINT_OOT_MODULE | 1 << TAINT_UNSIGNED_MODULE);
     trace_softirq_entry(round % 11);
-    // Reads the path first: a probe does not wait for a page fault.
+    // Reads the path first, because a probe does not wait for a page fault.
     let path = if round.is_multiple_of(2) { c"/even/path" } else { c"/odd/path" };
     std::hint::black_box(path.to_bytes().iter().map(|byte| u32::from(*byte)).sum::<u32>());
     trace_everything(round, path, "some text", &[1, 2, round as u16][..(round % 4).min(3) as usize]);

@@ -39,7 +39,7 @@ pub fn as_root(test: impl FnOnce() -> Result<()>) {
     }
 }
 
-/// How many times slower an emulated machine may be than a real one; measured are 10 to 20 times.
+/// Factor by which an emulated machine may be slower than a real machine. Measured: 10 to 20.
 const EMULATED: u32 = 20;
 
 /// The time limit on this machine for an operation that may take `time` on a real machine.
@@ -47,14 +47,14 @@ pub fn patience(time: Duration) -> Duration {
     if std::env::var_os("TRACER_TESTS_PART").is_some() { EMULATED * time } else { time }
 }
 
-/// The part of the generated cases that a test runs: every `n`th. It is 1, all cases, unless `TRACER_TESTS_PART` sets
-/// another number: virtual machines run fewer, because emulation is 10 to 20 times slower than the host.
+/// The divisor of the generated cases: a test runs every `n`th case. It is 1 (all cases) unless `TRACER_TESTS_PART`
+/// sets another number. Virtual machines run fewer cases, because emulation is 10 to 20 times slower than the host.
 pub fn part() -> u32 {
     let part = std::env::var("TRACER_TESTS_PART").ok().and_then(|part| part.parse().ok());
     part.unwrap_or(1).max(1)
 }
 
-/// How many of these cases with fixed seeds a test runs, at least one.
+/// Number of the `cases` with fixed seeds that a test runs, at least one.
 pub fn share(cases: u32) -> u32 {
     (cases / part()).max(1)
 }
@@ -67,8 +67,8 @@ pub fn example(name: &str) -> Result<PathBuf> {
     binary(&format!("examples/{name}"), &format!("TRACER_EXAMPLE_{}", name.to_uppercase()))
 }
 
-/// The binary of this name, built with the tests: the environment variable `variable` has its path, or it lies in the
-/// directory above the running test.
+/// The binary of this name, built with the tests. The environment variable `variable` has its path; otherwise it is
+/// in the directory of the running program or the directory above.
 ///
 /// # Errors
 /// When there is no such binary, with instructions.
@@ -85,18 +85,18 @@ pub fn binary(name: &str, variable: &str) -> Result<PathBuf> {
     }
 }
 
-/// Returns the directory beside the running program where tests keep files that are expensive to make.
+/// Returns the directory for test files that are expensive to create. It is in the directory of the running program.
 ///
 /// # Errors
 /// If the directory cannot be created.
-pub fn kept_dir() -> Result<PathBuf> {
+pub fn cache_dir() -> Result<PathBuf> {
     let own = std::env::current_exe().context("where is the running test?")?;
     let dir = own.with_file_name("kept");
     fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
     Ok(dir)
 }
 
-/// Returns the tree that the running program belongs to: the tree around the current directory, or the tree around the program.
+/// Returns the tree of the running program: the tree that contains the current directory, or else the program's file.
 /// Cargo and `cargo xtask test` start tests in the directory of their package.
 ///
 /// # Errors
@@ -107,7 +107,8 @@ pub fn tree() -> Result<PathBuf> {
     found.context("neither the current directory nor this program is in a tree of tracer's")
 }
 
-/// Returns the nearest directory at or above `start` that has the files of the tests. A virtual machine has no other part of the tree.
+/// Returns the nearest directory at or above `start` that has the files of the tests. A virtual machine has only
+/// these files of the tree.
 fn tree_around(start: &Path) -> Option<PathBuf> {
     start.ancestors().find(|dir| dir.join("tests/facts").is_dir()).map(Path::to_path_buf)
 }
@@ -118,19 +119,19 @@ pub fn modprobe(arguments: &[&str]) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-/// The name by which the test harness knows a test of the module `module_path!()`.
+/// The name of a test in the test harness; `module` is `module_path!()`.
 pub fn test_name(module: &str, test: &str) -> String {
     let below = module.split_once("::").map_or("", |(_, below)| below);
     format!("{below}::{test}")
 }
 
-/// The tracefs mount that tests use. Dropping the last instance unmounts what the first instance mounted.
+/// The tracefs mount of the tests. If this process mounted tracefs, dropping the last value unmounts it.
 #[derive(Debug)]
 pub struct Tracefs {
     root: PathBuf,
 }
 
-/// Number of [`Tracefs`] instances, and whether this process mounted tracefs.
+/// Number of [`Tracefs`] values, and whether this process mounted tracefs.
 static MOUNT: Mutex<(usize, bool)> = Mutex::new((0, false));
 
 impl Tracefs {
@@ -189,7 +190,7 @@ impl Drop for Tracefs {
 }
 
 /// Whether this kernel counts the hits at perf tracepoints for which it runs no program. Kernels from 6.7 on do. The
-/// same series of changes added a miss count to kprobe-multi links, and BTF shows that member.
+/// same patch series added a miss count to kprobe-multi links. BTF shows that member, so this function looks for it.
 pub fn counts_missed() -> bool {
     static COUNTS: OnceLock<bool> = OnceLock::new();
     *COUNTS.get_or_init(|| {
@@ -217,7 +218,7 @@ pub fn offers(name: &str) -> bool {
     feature.unwrap_or_else(|| panic!("no feature {name}")).answer.is_yes()
 }
 
-/// Whether kernel functions can be probed at all; then a refusal to probe one is a failure.
+/// Whether this kernel can probe functions at all. If so, the refusal of a probe is a test failure.
 pub fn hooks_functions() -> bool {
     ["fentry_attach", "kprobe_multi", "perf_kprobe"].into_iter().any(offers)
 }
@@ -242,7 +243,7 @@ pub fn last_cpu() -> Result<usize> {
     last.with_context(|| format!("CPUs that are online: {online}"))
 }
 
-/// Resident memory of a process in bytes: its peak (`VmHWM`) and now (`VmRSS`).
+/// Resident memory of a process in bytes: the peak (`VmHWM`) and the current value (`VmRSS`).
 ///
 /// # Errors
 /// When the process is gone.

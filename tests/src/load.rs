@@ -1,4 +1,4 @@
-//! A thread that causes events repeatedly, while a test changes the tracing of them.
+//! A thread that hits events repeatedly while a test changes how they are traced.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,13 +23,13 @@ impl Load {
     /// When the thread ends before it reports its id.
     pub fn new(turn: impl Fn() + Send + 'static) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let (go, may_go) = channel();
         let thread = std::thread::spawn({
             let stop = Arc::clone(&stop);
             move || {
                 let mut turns = 0;
-                if tell.send(rustix::thread::gettid()).is_err() || may_go.recv().is_err() {
+                if sender.send(rustix::thread::gettid()).is_err() || may_go.recv().is_err() {
                     return turns;
                 }
                 while !stop.load(Ordering::Relaxed) {
@@ -39,7 +39,7 @@ impl Load {
                 turns
             }
         });
-        let pid = told.recv().context("the load ended early")?.as_raw_nonzero().get();
+        let pid = receiver.recv().context("the load ended early")?.as_raw_nonzero().get();
         Ok(Self { thread, stop, go, pid })
     }
 
@@ -56,7 +56,7 @@ impl Load {
         self.go.send(()).context("the load is gone")
     }
 
-    /// Ends the thread and returns the number of its turns.
+    /// Ends the thread and returns the number of calls.
     ///
     /// # Errors
     /// When the thread panicked.

@@ -77,7 +77,7 @@ impl Mounted {
         Ok(found)
     }
 
-    /// Makes an instance and returns its directory.
+    /// Creates an instance and returns its directory.
     ///
     /// # Errors
     /// The errors of mkdir(2).
@@ -170,7 +170,7 @@ pub fn set(dir: &Path, file: &str, value: &str) -> Result<()> {
     done.with_context(|| format!("{value:?} to {file}"))
 }
 
-/// The lines of a trace without the parts that change from run to run: task, CPU and time.
+/// The lines of a trace without task, CPU, flags and time, which change from run to run.
 pub fn bodies(trace: &str) -> Vec<String> {
     let lines = trace.lines().filter(|line| !line.starts_with('#'));
     lines.filter_map(|line| Some(line.split_once(": ")?.1.to_owned())).collect()
@@ -205,7 +205,7 @@ pub fn names(dir: &Path) -> Result<Vec<String>> {
 }
 
 /// Whether a line of a stack is one of the functions through which the kernel calls a tracer. They differ between
-/// tracers, and the last one depends on the number of tracers.
+/// tracers, and the last function depends on the number of tracers.
 pub fn is_of_the_hook(line: &str) -> bool {
     let hooks = ["__traceiter_", "trace_event_raw_event_", "ftrace_syscall_", "perf_trace_", "perf_syscall_"];
     line.strip_prefix(" => ").is_some_and(|name| hooks.iter().any(|hook| name.starts_with(hook)))

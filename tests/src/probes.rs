@@ -12,7 +12,7 @@ use crate::oracle::Oracle;
 /// The path of this program and a function's file offset, in the syntax of a definition.
 ///
 /// # Errors
-/// When the function lies in no file.
+/// When no file contains the function.
 pub fn place(address: u64) -> Result<String> {
     let path = std::env::current_exe()?;
     let path = path.to_str().context("a path in UTF-8")?;
@@ -27,7 +27,7 @@ pub fn place(address: u64) -> Result<String> {
     Ok(format!("{path}:{:#x}", offset.context("the function is nowhere")?))
 }
 
-/// A definition, the file it is written to, and the event that it makes.
+/// A definition, and the file that it is written to.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {
     /// `dynamic_events`, `kprobe_events` or `uprobe_events`.
@@ -46,7 +46,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Mounts a mirror beside the kernel's tracefs; both record the calling thread only.
+    /// Mounts a mirror and creates an instance of the kernel's tracefs. Both record the calling thread only.
     ///
     /// # Errors
     /// When one of them is unavailable.
@@ -68,7 +68,7 @@ impl Pair {
     ///
     /// # Errors
     /// As [`Pair::start`].
-    pub fn where_there_is(purpose: &str, file: &str) -> Result<Option<Self>> {
+    pub fn if_available(purpose: &str, file: &str) -> Result<Option<Self>> {
         if !host::root_or_skip() {
             return Ok(None);
         }
@@ -139,7 +139,7 @@ impl Pair {
         Ok((without(kernel), without(mirror)))
     }
 
-    /// Turns an event on or off in both.
+    /// Enables or disables an event in both.
     ///
     /// # Errors
     /// The errors of the files.
@@ -150,8 +150,8 @@ impl Pair {
         set(self.mirror(), &file, value).context("the mirror")
     }
 
-    /// Makes another instance in both, the kernel's first. The mirror's instance ends with the mirror, the kernel's
-    /// with the pair.
+    /// Creates another instance in both and returns their directories, the kernel's first. Dropping the pair removes
+    /// the kernel's instance; the mirror's ends with the mirror.
     ///
     /// # Errors
     /// When one of them cannot be made.
@@ -169,9 +169,9 @@ impl Pair {
         [self.oracle.dir(), self.mirror()].iter().try_for_each(|dir| set(dir, "options/event-fork", "1"))
     }
 
-    /// The texts after the event's name that an event's hits leave, in the kernel and in the mirror, with an optional
-    /// filter. Where probes of two tracers at one function would see each other, `together` is false and they are
-    /// attached one after the other.
+    /// The texts of an event's hits, without the event's name, in the kernel and in the mirror, with an optional
+    /// filter. If `concurrent` is false, the two trace one after the other, because probes of two tracers at one
+    /// function would see each other.
     ///
     /// # Errors
     /// The errors of the files.
@@ -179,7 +179,7 @@ impl Pair {
         &self,
         event: &str,
         filter: Option<&str>,
-        together: bool,
+        concurrent: bool,
         mut hit: impl FnMut(),
     ) -> Result<(Vec<String>, Vec<String>)> {
         let dirs = [self.oracle.dir(), self.mirror()];
@@ -188,7 +188,7 @@ impl Pair {
             set(dir, &format!("events/{}/{event}/filter", self.group), filter.unwrap_or("0"))?;
         }
         let file = format!("events/{}/{event}/enable", self.group);
-        if together {
+        if concurrent {
             self.enable(event, true)?;
             hit();
             self.enable(event, false)?;
@@ -203,7 +203,7 @@ impl Pair {
         Ok((read(dirs[0])?, read(dirs[1])?))
     }
 
-    /// The texts that an event's hits leave in the mirror alone, for definitions that the kernel does not support.
+    /// The texts of an event's hits in the mirror only, for definitions that the kernel does not support.
     ///
     /// # Errors
     /// The errors of the files.
@@ -216,7 +216,7 @@ impl Pair {
         Ok(bodies(&text(self.mirror(), "trace")?, event))
     }
 
-    /// The texts that hits of each of these events leave while the whole group is on, in the kernel and in the
+    /// The texts of the hits of each of these events while the whole group is enabled, in the kernel and in the
     /// mirror. The two trace one after the other.
     ///
     /// # Errors

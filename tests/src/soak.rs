@@ -2,9 +2,9 @@
 //! keeps changing, and a daemon that is killed and restarted. After every round each hit must be in exactly one
 //! count.
 //!
-//! The changes never affect what is recorded: new filters have the same meaning as the old ones, so the expected
-//! numbers are known. The load calls getpgid(2) with 0, which passes the filters, and with a number that no process
-//! has, which they drop.
+//! The changes never affect the set of recorded hits: new filters have the same meaning as the old filters. The
+//! expected numbers are therefore known. The load calls getpgid(2) with 0, which passes the filters, and with a
+//! number that they drop.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -30,8 +30,8 @@ const FILTERS: [&str; 6] =
 /// Length of a round, after which its counts are checked.
 const ROUND: Duration = Duration::from_secs(8);
 
-/// Resident bytes that the daemon may have in addition to its buffers, which are twice 1408 KiB per CPU, and the
-/// rings of 2 MiB.
+/// Resident bytes that the daemon may have in addition to its buffers and rings. Per CPU these are two buffers of
+/// 1408 KiB, and a ring of 2 MiB that is mapped twice.
 const RESIDENT: u64 = 40 << 20;
 
 /// The result of a soak test.
@@ -57,7 +57,7 @@ pub struct Report {
     pub resident: u64,
 }
 
-/// Threads that cause the event.
+/// Threads that hit the event.
 struct Load {
     threads: Vec<JoinHandle<()>>,
     tids: Vec<u32>,
@@ -69,7 +69,7 @@ struct LoadState {
     run: AtomicBool,
     end: AtomicBool,
     /// Number of paused threads.
-    resting: AtomicU32,
+    paused: AtomicU32,
     passing: AtomicU64,
     dropped: AtomicU64,
 }
@@ -100,9 +100,9 @@ impl Load {
     }
 
     /// Pauses the load, and returns once no thread is in a call.
-    fn rest(&self) {
+    fn pause(&self) {
         self.state.run.store(false, Ordering::SeqCst);
-        while self.state.resting.load(Ordering::SeqCst) < self.threads.len() as u32 {
+        while self.state.paused.load(Ordering::SeqCst) < self.threads.len() as u32 {
             thread::sleep(Duration::from_millis(1));
         }
     }
@@ -125,19 +125,19 @@ impl Drop for Load {
 impl LoadState {
     fn work(&self) {
         let none = rustix::process::Pid::from_raw(i32::MAX);
-        let mut resting = false;
+        let mut paused = false;
         while !self.end.load(Ordering::SeqCst) {
             if !self.run.load(Ordering::SeqCst) {
-                if !resting {
-                    self.resting.fetch_add(1, Ordering::SeqCst);
-                    resting = true;
+                if !paused {
+                    self.paused.fetch_add(1, Ordering::SeqCst);
+                    paused = true;
                 }
                 thread::sleep(Duration::from_millis(1));
                 continue;
             }
-            if resting {
-                self.resting.fetch_sub(1, Ordering::SeqCst);
-                resting = false;
+            if paused {
+                self.paused.fetch_sub(1, Ordering::SeqCst);
+                paused = false;
             }
             for _ in 0..100 {
                 let _ = rustix::process::getpgid(None);
@@ -149,7 +149,7 @@ impl LoadState {
     }
 }
 
-/// Configuration changes and readers that disturb the mirror beside the load, until they are stopped.
+/// Threads that change the configuration and read files during the load, until they are stopped.
 struct Unrest {
     threads: Vec<JoinHandle<()>>,
     end: Arc<AtomicBool>,
@@ -200,7 +200,7 @@ impl Unrest {
     }
 }
 
-/// Makes one change that does not affect what is recorded.
+/// Makes one change that does not affect the set of recorded hits.
 fn change(dir: &Path, top: &Path, rng: &mut Rng) -> Result<()> {
     let mut pick = |n: usize| (rng.bits() % n as u64) as usize;
     match pick(8) {
@@ -219,7 +219,7 @@ fn change(dir: &Path, top: &Path, rng: &mut Rng) -> Result<()> {
             let other = top.join("instances/other");
             fs::create_dir(&other)?;
             let on = set(&other, &format!("{EVENT}/enable"), "1");
-            // Other processes may have a file of the instance open, but this test has none.
+            // No file of this instance is open in this test, so the removal must succeed.
             fs::remove_dir(&other)?;
             on
         }
@@ -263,7 +263,7 @@ fn count(dir: &Path, key: &str) -> Result<u64> {
     Ok(sum)
 }
 
-/// Checks the counts of a round with this many passing and dropped calls.
+/// Checks the counts of a round with `passing` and `dropped_by_filter` calls.
 fn judge(dir: &Path, passing: u64, dropped_by_filter: u64, report: &mut Report) -> Result<()> {
     let stats = text(dir, "per_cpu/cpu0/stats")?;
     let missed = stats.lines().find_map(|line| line.strip_prefix("missed events on all CPUs: "));
@@ -309,17 +309,17 @@ pub fn run(length: Duration, seed: u64, say: impl Fn(&Report)) -> Result<Report>
     set(&dir, &format!("{EVENT}/filter"), FILTERS[0])?;
     set(&dir, &format!("{EVENT}/enable"), "1")?;
     loop {
-        load.rest();
+        load.pause();
         mirror::write(&dir, "trace", b"", false).map_err(std::io::Error::from_raw_os_error)?;
         let before = load.calls();
         let unrest = Unrest::start(&dir, &place, seed + u64::from(report.rounds));
         load.go();
         let left = end.saturating_duration_since(Instant::now());
         thread::sleep(ROUND.min(left).max(Duration::from_secs(1)));
-        load.rest();
+        load.pause();
         let after = load.calls();
         unrest.stop(&mut report);
-        // A stopped change may leave its instance.
+        // A change that was stopped may leave its instance.
         let _ = fs::remove_dir(place.join("instances/other"));
         judge(&dir, after.0 - before.0, after.1 - before.1, &mut report)?;
         let (_, resident) = host::resident(mounted.pid())?;

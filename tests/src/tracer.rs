@@ -1,5 +1,5 @@
-//! Drives the program under test from outside. `tracer record` is started, awaited until it is attached, and stopped,
-//! and its text and counts are read. Other commands run to their end.
+//! Runs the program under test. Tests start `tracer record`, wait until it is attached, stop it, and read its text
+//! and counts. Other commands run to their end.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -23,7 +23,7 @@ const ATTACH: Duration = Duration::from_secs(120);
 /// Time limit for the program to end after a signal.
 const END: Duration = Duration::from_secs(60);
 
-/// Held while a child's descriptor is inheritable in this process, so that no other child starts and inherits it.
+/// Locked while this process has an inheritable descriptor for a child, so that no other child inherits it.
 static STARTING: Mutex<()> = Mutex::new(());
 
 /// A `tracer` command that is not started yet.
@@ -54,7 +54,7 @@ pub struct Outcome {
 /// One event's closing counts, over all CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Hits that passed the gates.
+    /// Hits that passed the early checks.
     pub hits: u64,
     /// Hits that the filter dropped.
     pub filtered: u64,
@@ -62,7 +62,7 @@ pub struct Counts {
     pub recorded: u64,
     /// Hits that were lost.
     pub dropped: u64,
-    /// Hits for which the kernel did not run the program because another one was running on that CPU.
+    /// Hits for which the kernel did not run the program, because another program was running on that CPU.
     pub missed: u64,
 }
 

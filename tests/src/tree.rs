@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use tracer_user::engine::Engine;
 use tracer_user::engine::facts::Facts;
-use tracer_user::fs::{Access, Outcome, Owner, Tree};
+use tracer_user::fs::{Access, Client, Outcome, Owner, Tree};
 
 use crate::host;
 
@@ -55,7 +55,11 @@ pub fn read(tree: &mut Tree, path: &str) -> Result<String, Errno> {
 pub fn write(tree: &mut Tree, path: &str, text: &str, access: Access) -> Result<usize, Errno> {
     let number = tree.find(path)?;
     let (handle, _) = tree.open(number, access, 1)?;
-    let done = if text.is_empty() { Ok(0) } else { tree.write(handle, text.as_bytes(), 1) };
+    let done = if text.is_empty() {
+        Ok(0)
+    } else {
+        tree.write(handle, text.as_bytes(), Client { thread: 1, uid: 0 })
+    };
     tree.close(handle);
     done
 }

@@ -1,5 +1,5 @@
-//! An instance of the kernel's tracefs and one of the mirror. Tests write the same to both while both see the same
-//! hits of two system calls, and compare everything that triggers change.
+//! An instance of the kernel's tracefs and an instance of the mirror. Both see the same hits of two system calls.
+//! Tests write the same text to both and compare all files that triggers change.
 
 use std::path::{Path, PathBuf};
 
@@ -20,17 +20,17 @@ pub const ENABLE: &str = "events/syscalls/sys_enter_getpgid/enable";
 pub const OTHER_ENABLE: &str = "events/syscalls/sys_enter_getsid/enable";
 /// The filter of the first event.
 pub const FILTER: &str = "events/syscalls/sys_enter_getpgid/filter";
-/// The switch of all recording.
+/// The file that turns recording on and off.
 pub const ON: &str = "tracing_on";
 /// The name of the second event in triggers.
 pub const OTHER_NAME: &str = "syscalls:sys_enter_getsid";
 
-/// Directory of the first event, which happens only when a test causes it.
+/// Directory of the first event. Only the test hits it.
 pub const GETPGID: &str = "events/syscalls/sys_enter_getpgid";
 /// Directory of the second event.
 pub const GETSID: &str = "events/syscalls/sys_enter_getsid";
 
-/// An instance of the kernel's tracefs and one of the mirror, both restricted to the calling thread.
+/// An instance of the kernel's tracefs and an instance of the mirror, both restricted to the calling thread.
 #[derive(Debug)]
 pub struct Pair {
     /// The kernel's instance.
@@ -48,7 +48,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Makes both instances.
+    /// Creates both instances.
     ///
     /// # Errors
     /// When one of them cannot be made.

@@ -1,5 +1,6 @@
 //! The user-event operations of a program, from `include/uapi/linux/user_events.h`: the requests of both ABI
-//! versions, writes, and the mapped page. Only this file and `workload/raw.rs` of this crate may contain `unsafe`.
+//! versions, writes, and the mapped page. In this library, only this file and `workload/raw.rs` contain unsafe
+//! blocks.
 #![allow(unsafe_code)]
 
 use std::{
@@ -83,12 +84,12 @@ impl Data {
         Ok(Self { file: File::open(dir.join("user_events_data"))? })
     }
 
-    /// Sends a request about any address. The kernel checks the address, and the caller is responsible for what is
-    /// written there.
+    /// Sends a request about any address. The kernel checks the address. The caller is responsible for a write to
+    /// that address.
     ///
     /// # Errors
     /// The errno.
-    pub fn ask(&self, request: u32, address: u64) -> Answer {
+    pub fn ioctl(&self, request: u32, address: u64) -> Answer {
         // SAFETY: callers pass their own structures, or memory that nothing else uses.
         let done = unsafe { libc::ioctl(self.file.as_raw_fd(), libc::c_ulong::from(request) as _, address) };
         if done < 0 { Err(number(&io::Error::last_os_error())) } else { Ok(()) }
@@ -115,7 +116,7 @@ impl Data {
         structure[8..16].copy_from_slice(&address.to_ne_bytes());
         structure[16..24].copy_from_slice(&(text.as_ptr().expose_provenance() as u64).to_ne_bytes());
         structure[24..].copy_from_slice(&u32::MAX.to_ne_bytes());
-        self.ask(REGISTER, structure.as_mut_ptr().expose_provenance() as u64)?;
+        self.ioctl(REGISTER, structure.as_mut_ptr().expose_provenance() as u64)?;
         Ok(word(&structure, 24))
     }
 
@@ -128,7 +129,7 @@ impl Data {
         let mut structure = [0_u8; 20];
         structure[..4].copy_from_slice(&20_u32.to_ne_bytes());
         structure[4..12].copy_from_slice(&(text.as_ptr().expose_provenance() as u64).to_ne_bytes());
-        self.ask(REGISTER, structure.as_mut_ptr().expose_provenance() as u64)?;
+        self.ioctl(REGISTER, structure.as_mut_ptr().expose_provenance() as u64)?;
         Ok((word(&structure, 12), word(&structure, 16)))
     }
 
@@ -149,7 +150,7 @@ impl Data {
         structure[..4].copy_from_slice(&16_u32.to_ne_bytes());
         structure[4] = bit;
         structure[8..].copy_from_slice(&address.to_ne_bytes());
-        self.ask(UNREGISTER, structure.as_mut_ptr().expose_provenance() as u64)
+        self.ioctl(UNREGISTER, structure.as_mut_ptr().expose_provenance() as u64)
     }
 
     /// Deletes an event.
@@ -158,7 +159,7 @@ impl Data {
     /// The errno.
     pub fn delete(&self, name: &str) -> Answer {
         let text = CString::new(name).map_err(|_| libc::EINVAL)?;
-        self.ask(DELETE, text.as_ptr().expose_provenance() as u64)
+        self.ioctl(DELETE, text.as_ptr().expose_provenance() as u64)
     }
 
     /// Writes a record.
@@ -196,7 +197,7 @@ impl Page {
     /// Size in bytes.
     pub const SIZE: usize = 4096;
 
-    /// The page of bits in a mirror's `user_events_status`, mapped as programs map it.
+    /// Maps the page of bits in a mirror's `user_events_status`, as programs do.
     ///
     /// # Errors
     /// The errno.
@@ -377,8 +378,8 @@ pub fn fork_with(act: impl FnOnce() -> i32) -> Answer<i32> {
     if child < 0 { Err(number(&io::Error::last_os_error())) } else { Ok(child) }
 }
 
-/// Runs a function in a thread after the process's first thread has ended, and ends the process with the returned
-/// code. It is for children without state of their own.
+/// Runs a function in a second thread after the process's first thread has ended, and ends the process with the
+/// returned code. Use it only in a forked child.
 pub fn outlive_first_thread(act: impl FnOnce() -> i32 + Send + 'static) -> ! {
     let own = rustix::process::getpid();
     let ended = move || {

@@ -1,4 +1,4 @@
-//! Complete programs around generated functions, without a template: scratch memory, filter, record.
+//! Builds complete programs from generated functions, without a template: scratch memory, filter, record.
 
 use tracer_user::code::asm::{
     Assembler, CALL, Cond, Function, Insn, LD_IMM64, Operand, PSEUDO_CALL, Reg, Width,
@@ -54,7 +54,7 @@ pub fn program(scratch: &Map, filter: &[Function], record: &[Function]) -> Vec<I
     asm.push(call);
     asm.mov(Reg::R9, Reg::R0);
     asm.mov(Reg::R1, Reg::R6);
-    asm.address(Reg::R2, Reg::R7, tracer_abi::STAMP_SIZE as i32);
+    asm.mov(Reg::R2, Reg::R7);
     asm.push(call);
     asm.mov(Reg::R0, Reg::R9);
     asm.exit();

@@ -1,5 +1,5 @@
 //! Maps through which external BPF programs emit a synthetic event. Each map is pinned under the event's name plus a
-//! suffix. The mirror and the loader of such a program find it there; the first of them creates it.
+//! suffix. The mirror and the loader of the external program open the pinned map. The first of them creates it.
 
 /// Maximum number of fields of a synthetic event.
 pub const EMIT_FIELDS: usize = 64;

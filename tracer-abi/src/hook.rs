@@ -1,8 +1,8 @@
 //! The interface between templates and generated code: the symbols that a template leaves undefined and `code::link`
 //! defines, and the parameters that are constant after a program is loaded.
 
-/// `fn tracer_filter(ctx: *mut c_void, scratch: *mut u8, common: u64) -> u64`: returns a value other than 0 if the hit
-/// is to be recorded. `scratch` points to [`FILTER_AREA`](crate::FILTER_AREA) bytes of map memory for strings that the
+/// `fn tracer_filter(ctx: *mut c_void, scratch: *mut u8, common: u64) -> u64`: returns nonzero if the template
+/// records the hit. `scratch` points to [`FILTER_AREA`](crate::FILTER_AREA) bytes of map memory for strings that the
 /// filter fetches. It is null in a program whose filter fetches none. `common` is a [`Common`](crate::Common) in one
 /// word; its flags and preempt count are filled only under [`params::FILTER_FLAGS`].
 pub const FILTER: &str = "tracer_filter";
@@ -13,13 +13,14 @@ pub const FILTER: &str = "tracer_filter";
 pub const RECORD: &str = "tracer_record";
 
 /// `fn tracer_trigger(ctx: *mut c_void, scratch: *mut u8, common: u64, switches: *mut Switches) -> u64`: runs the
-/// event's triggers, each if its filter accepts the hit. They change [`Switches`](crate::Switches). The result has the
-/// bits of [`asked`] for the actions that the template performs. The first three arguments are those of [`FILTER`],
-/// with flags and preempt count always filled. Without [`params::SEES_RECORD`], the second is null and the third is 0.
+/// event's triggers, each if its filter accepts the hit. The triggers write to [`Switches`](crate::Switches). The
+/// result has the bits of [`requested`] for the actions that the template performs. The first three arguments are
+/// those of [`FILTER`], with flags and preempt count always filled. Without [`params::SEES_RECORD`], the second is
+/// null and the third is 0.
 pub const TRIGGER: &str = "tracer_trigger";
 
 /// Actions that [`TRIGGER`] requests from the template.
-pub mod asked {
+pub mod requested {
     /// Write a control record for a snapshot.
     pub const SNAPSHOT: u64 = 1;
     /// Write a record of the kernel stack.
@@ -52,10 +53,10 @@ pub struct Params {
     pub compat_mask: u32,
     /// Byte offset in `task_struct` of `thread_info.preempt_count` under [`params::PREEMPT_TASK`].
     pub preempt_offset: u32,
-    /// Amount that a hit at this kind of hook itself adds to the preempt count. It is negative (as `i32`) where the
-    /// kernel makes its own record at a greater depth.
+    /// Amount that a hit of this kind of hook adds to the preempt count. It is negative (as `i32`) where the kernel
+    /// makes its own record at a greater depth.
     pub preempt_bias: u32,
-    /// Number of bytes in a CPU's ring buffer at which the program wakes the reader.
+    /// Number of words in a CPU's [ring](crate::ring) at which the program wakes the reader.
     pub watermark: u32,
     /// Under [`params::OTHER_IN_RECORD`]: byte offset of the other thread's id in the context. Under
     /// [`params::OTHER_IN_TASK`]: byte offset of its id in the `task_struct` that an argument points to.
@@ -76,6 +77,8 @@ pub struct Params {
     /// Under [`params::SOFT`]: index in [`Switches::soft`](crate::Switches::soft), unless the cookie or the system call
     /// determines the slot.
     pub soft: u32,
+    /// Number of words in a CPU's [ring](crate::ring), a power of two.
+    pub ring_words: u32,
 }
 
 /// Bits of [`Params::bits`].
@@ -147,12 +150,12 @@ pub mod params {
         /// The triggers read the record: they run after the check of the thread lists and before the event's own
         /// filter.
         SEES_RECORD,
-        /// A trigger turns recording on. If the event has a filter or was turned off, this takes effect for the same
-        /// hit.
+        /// A trigger turns recording on. If the event has a filter or was soft-disabled, this takes effect for the
+        /// same hit.
         TURNS_ON,
         /// A trigger that turns recording off comes after the trigger that records the stack.
         STACK_FIRST,
-        /// [`Switches::soft`](crate::Switches::soft) can turn the event off.
+        /// [`Switches::soft`](crate::Switches::soft) can soft-disable the event.
         SOFT,
         /// Every record is followed by a record of the kernel stack.
         KERNEL_STACK,
@@ -168,11 +171,11 @@ pub mod params {
     }
 }
 
-const _: () = assert!(size_of::<Params>() == 76);
+const _: () = assert!(size_of::<Params>() == 80);
 
 impl Params {
     /// The bytes in the layout that the program reads.
-    pub fn bytes(&self) -> [u8; 76] {
+    pub fn bytes(&self) -> [u8; 80] {
         let words = [
             self.bits,
             self.slot,
@@ -193,8 +196,9 @@ impl Params {
             self.rows,
             self.stacks,
             self.soft,
+            self.ring_words,
         ];
-        let mut bytes = [0; 76];
+        let mut bytes = [0; 80];
         for (to, word) in bytes.chunks_exact_mut(4).zip(words) {
             to.copy_from_slice(&word.to_ne_bytes());
         }

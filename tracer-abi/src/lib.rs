@@ -6,6 +6,7 @@ mod emission;
 mod hook;
 mod map;
 mod record;
+pub mod ring;
 
 pub use emission::*;
 pub use hook::*;

@@ -1,7 +1,12 @@
 //! Names, keys and values of the maps that programs and user space share.
 
-/// `ARRAY_OF_MAPS`: CPU number to that CPU's `RINGBUF`.
+/// `ARRAY_OF_MAPS`: CPU number to that CPU's [ring](crate::ring), an `ARRAY` of one value.
 pub const RINGS: &str = "RINGS";
+/// `ARRAY_OF_MAPS`: CPU number to that CPU's `RINGBUF` of [`CONTROL_BYTES`] for control records: a timestamp (u64) and one
+/// of [`control`](crate::control) (u64).
+pub const CONTROLS: &str = "CONTROLS";
+/// Bytes of a CPU's ring buffer of control records: some thousand.
+pub const CONTROL_BYTES: u32 = 64 * 1024;
 /// `ARRAY`, mmapable: `slot * cpus + cpu` to [`Counters`].
 pub const COUNTERS: &str = "COUNTERS";
 /// `ARRAY` of one [`Switches`], mmapable.
@@ -34,7 +39,7 @@ pub const CALL_NUMBERS: u32 = 1024;
 /// (u64, nanoseconds of `CLOCK_MONOTONIC`). The time distinguishes it from other processes with the same id. The value
 /// at [`TASKS_LOST`] is not 0 if [`TASK_RING`] had no space for an event.
 pub const TASKS: &str = "TASKS";
-/// The key in [`TASKS`] that belongs to no process.
+/// The key in [`TASKS`] that marks lost events. No process has this id.
 pub const TASKS_LOST: u32 = 0;
 /// `RINGBUF` of [`TaskEvent`] records.
 pub const TASK_RING: &str = "TASK_RING";
@@ -83,8 +88,6 @@ pub const INJECT_SIZE: usize = INJECT_COMM + 16;
 pub const RECORD_AREA: usize = 2 * MAX_PAYLOAD;
 /// Bytes of a [`SCRATCH`] value, after the record area, for strings that a filter fetches.
 pub const FILTER_AREA: usize = 2 * MAX_PAYLOAD;
-/// Bytes after a [`SCRATCH`] value, in programs of event probes on other dynamic events: the record of that event.
-pub const BASE_AREA: usize = 2 * MAX_PAYLOAD;
 /// Number of [`SCRATCH`] values per CPU under [`params::CLAIM`](crate::params::CLAIM): hits of this many threads can be
 /// in progress on one CPU.
 pub const CLAIMS: u32 = 4;
@@ -102,9 +105,9 @@ pub struct Counters {
     pub passed: u64,
     /// Hits that the filter dropped.
     pub filtered: u64,
-    /// Hits written to the ring buffer.
+    /// Hits written to the ring.
     pub recorded: u64,
-    /// Hits lost because the ring buffer was full.
+    /// Hits lost because the ring was full.
     pub dropped: u64,
 }
 
@@ -116,7 +119,7 @@ impl Counters {
         self.passed + self.filtered
     }
 
-    /// The sum of both counts.
+    /// Adds both counts.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -127,7 +130,7 @@ impl Counters {
         }
     }
 
-    /// The difference to earlier counts, `part`.
+    /// Subtracts earlier counts, `part`. The result is never below 0.
     #[must_use]
     pub fn minus(self, part: Self) -> Self {
         Self {
@@ -139,8 +142,8 @@ impl Counters {
     }
 }
 
-/// Number of slots whose events triggers can turn on and off; a power of two. Events with higher slots do not have
-/// this.
+/// Number of slots whose events triggers can enable and disable; a power of two. Triggers cannot control events with
+/// higher slots.
 pub const SOFT_SLOTS: usize = 8192;
 /// Maximum number of counted triggers in a session.
 pub const TRIGGER_COUNTS: usize = 4096;
@@ -157,7 +160,7 @@ pub struct Switches {
     /// Bits of [`lists`], the thread lists in force. Only programs with [`params::PID_LISTS`](crate::params::PID_LISTS)
     /// read it.
     pub lists: u32,
-    /// Not 0 if a snapshot was requested and the ring had no space for its control record.
+    /// Not 0 if a snapshot was requested and the ring of control records had no space for it.
     pub snapshot: u32,
     /// Unused.
     pub padding: u32,

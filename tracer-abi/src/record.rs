@@ -1,7 +1,8 @@
-//! The record in a BPF ring buffer: a timestamp, then the payload. The event's `format` file describes the payload byte
+//! The record in a ring: a word with the time, then the payload. The event's `format` file describes the payload byte
 //! for byte, common fields first.
 
-/// Bytes before every payload in the ring buffer: the time of the hit, `CLOCK_MONOTONIC` nanoseconds (u64).
+/// Bytes before every payload in a ring: time and length ([`ring::record_head`](crate::ring::record_head)). In scratch
+/// memory and in control records, the time of the hit: `CLOCK_MONOTONIC` nanoseconds (u64).
 pub const STAMP_SIZE: usize = 8;
 
 /// Size in bytes of the common fields at the start of every payload (`common_type` u16, `common_flags` u8,
@@ -49,8 +50,10 @@ pub mod flags {
 pub mod control {
     /// First control value; all lower values are event ids.
     pub const FIRST: u16 = 0xff00;
-    /// A trigger requests a snapshot of the records that are older than this one.
+    /// A trigger requests a snapshot of the records up to this time.
     pub const SNAPSHOT: u16 = 0xfff0;
     /// A histogram has counted a hit that a reader waits for.
     pub const HIST: u16 = 0xfff1;
+    /// A ring has passed its watermark.
+    pub const FULL: u16 = 0xfff2;
 }

@@ -10,11 +10,11 @@ use core::ffi::c_void;
 use aya_ebpf::helpers::{bpf_get_current_task, generated::bpf_probe_read_kernel};
 use tracer_abi::{flags, params};
 
-use crate::{emit::param, map::CPU_BASES};
+use crate::{map::CPU_BASES, parameters::param};
 
 /// Reads a `T` from kernel memory; returns zeroes if the read fails.
 #[inline(always)]
-pub fn peek<T: Copy + Default>(address: u64) -> T {
+pub fn read_kernel<T: Copy + Default>(address: u64) -> T {
     let mut value = T::default();
     // SAFETY: the destination is `size_of::<T>()` bytes of stack; the helper handles a fault at a bad source.
     unsafe {
@@ -40,10 +40,10 @@ pub fn flags_and_depth(cpu: u32) -> u64 {
     }
     if address != 0 {
         let (count, resched) = if param!(bits) & params::PREEMPT_SPLIT != 0 {
-            let word: u64 = peek(address);
+            let word: u64 = read_kernel(address);
             (word as u32, word >> 32 == 0)
         } else {
-            let word: u32 = peek(address);
+            let word: u32 = read_kernel(address);
             (word, word & 1 << 31 == 0)
         };
         if resched {

@@ -1,27 +1,26 @@
 //! The path of a hit, the same for every probe kind: early checks, filter, record, counters.
 //!
 //! The program reserves no ring space for a hit that the filter drops. Every hit that passes the early checks is
-//! counted once as filtered, recorded or dropped. Counters need no atomics, because a program does not run twice at
-//! once on a CPU and each row belongs to one program. `bpf_prog_active` guards perf tracepoints and kprobes; the
-//! program's own `active` guards raw tracepoints and functions. Uprobes have no guard: see [`params::NESTS`].
+//! counted once as filtered, recorded or dropped. Most counters need no atomics, because a program does not run twice
+//! at once on a CPU and each row belongs to one program. `bpf_prog_active` guards perf tracepoints and kprobes; the
+//! program's own `active` guards raw tracepoints and functions. Uprobes have no guard ([`params::NESTS`]), and some
+//! rows belong to several programs ([`params::SHARED_ROW`]): their counters are incremented atomically.
 
-use core::{ffi::c_void, ptr::NonNull};
+use core::ffi::c_void;
 
 use aya_ebpf::helpers::{
     bpf_get_current_pid_tgid, bpf_get_current_task, bpf_get_smp_processor_id, bpf_ktime_get_ns,
-    generated::{
-        bpf_get_attach_cookie, bpf_get_current_task_btf, bpf_ringbuf_output, bpf_ringbuf_query,
-        bpf_ringbuf_reserve, bpf_ringbuf_submit,
-    },
+    generated::{bpf_get_attach_cookie, bpf_get_current_task_btf},
 };
 use tracer_abi::{
-    CALL_NUMBERS, CLAIMS, Counters, INJECT_CPU, MAX_PAYLOAD, Params, RECORD_AREA, STAMP_SIZE, Switches,
-    lists, params,
+    CALL_NUMBERS, CLAIMS, Counters, INJECT_CPU, MAX_PAYLOAD, RECORD_AREA, Switches, lists, params,
 };
 
 use crate::{
-    ctx::{flags_and_depth, peek},
-    map::{CALLS, CLAIMED, COUNTERS, PIDS, RINGS, SCRATCH, SWITCHES},
+    ctx::{flags_and_depth, read_kernel},
+    map::{CALLS, CLAIMED, COUNTERS, PIDS, SCRATCH, SWITCHES},
+    parameters::param,
+    ring::Ring,
 };
 
 unsafe extern "C" {
@@ -35,39 +34,6 @@ unsafe extern "C" {
     ) -> u64;
 }
 
-/// Parameters that are constant after the program is loaded; user space replaces the zeroes.
-#[unsafe(no_mangle)]
-pub static PARAMS: Params = Params {
-    bits: 0,
-    slot: 0,
-    cpus: 0,
-    size: 0,
-    own_tgid: 0,
-    kind: 0,
-    compat_offset: 0,
-    compat_mask: 0,
-    preempt_offset: 0,
-    preempt_bias: 0,
-    watermark: 0,
-    other_offset: 0,
-    other_arg: 0,
-    call: 0,
-    task_pid: 0,
-    task_tgid: 0,
-    rows: 0,
-    stacks: 0,
-    soft: 0,
-};
-
-/// Reads a parameter at its place of use. It is a constant to the verifier, which removes dead branches.
-macro_rules! param {
-    ($field:ident) => {
-        // SAFETY: a field of a static of plain integers.
-        unsafe { (&raw const $crate::emit::PARAMS.$field).read_volatile() }
-    };
-}
-pub(crate) use param;
-
 /// The context in the form that aya-log needs.
 #[cfg(feature = "log")]
 pub(crate) struct Logged(pub(crate) *mut c_void);
@@ -80,22 +46,14 @@ impl aya_ebpf::EbpfContext for Logged {
 }
 
 /// Logs through aya-log in a debug build of the object; expands to nothing in other builds.
-macro_rules! note {
+macro_rules! debug_log {
     ($ctx:expr, $($message:tt)+) => {
         #[cfg(feature = "log")]
         aya_log_ebpf::debug!(&$crate::emit::Logged($ctx), $($message)+);
     };
 }
 
-pub(crate) use note;
-
-/// `BPF_RB_NO_WAKEUP` and `BPF_RB_FORCE_WAKEUP`, include/uapi/linux/bpf.h.
-pub(crate) const NO_WAKEUP: u64 = 1;
-const FORCE_WAKEUP: u64 = 2;
-/// `BPF_RB_AVAIL_DATA`.
-const AVAIL_DATA: u64 = 0;
-/// Number of records of an event on a CPU between two queries of the ring's fill level.
-const ASK_EVERY: u64 = 16;
+pub(crate) use debug_log;
 
 /// The origin of a hit's common fields: the current task or the record.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -137,15 +95,15 @@ impl Origin {
     }
 }
 
-/// The id of the other thread of a hit, which the pid filters of tracefs also test: the thread that is switched in or
-/// woken. It is 0, which is in no table, for events without another thread.
+/// The id of the second thread of a hit, the thread that is switched in or woken. The pid filters of tracefs test it
+/// too. For other events it is 0, which is in no table.
 #[inline(always)]
 pub(crate) fn other(ctx: *mut c_void) -> u32 {
     if param!(bits) & params::OTHER_IN_RECORD != 0 {
-        peek(ctx as u64 + u64::from(param!(other_offset)))
+        read_kernel(ctx as u64 + u64::from(param!(other_offset)))
     } else if param!(bits) & params::OTHER_IN_TASK != 0 {
-        let task: u64 = peek(ctx as u64 + u64::from(param!(other_arg)) * 8);
-        peek(task + u64::from(param!(other_offset)))
+        let task: u64 = read_kernel(ctx as u64 + u64::from(param!(other_arg)) * 8);
+        read_kernel(task + u64::from(param!(other_offset)))
     } else {
         0
     }
@@ -154,7 +112,7 @@ pub(crate) fn other(ctx: *mut c_void) -> u32 {
 /// Whether the thread lists in force exclude a hit: none of its threads is traced, or all of them are untraced. A
 /// thread that is switched in or woken counts like the current thread.
 #[inline(always)]
-pub(crate) fn left_out(in_force: u8, current: u32, ctx: *mut c_void) -> bool {
+pub(crate) fn excluded_by_lists(in_force: u8, current: u32, ctx: *mut c_void) -> bool {
     let of = |pid: u32| match PIDS.get(pid) {
         // SAFETY: a looked-up map value is valid for the program's run.
         Some(flags) => unsafe { flags.read() },
@@ -197,7 +155,8 @@ pub(crate) fn claim(cpu: u32) -> Option<u32> {
         let row = cpu * CLAIMS + number;
         let word = CLAIMED.get(row)?;
         let mut taken = 1_u64;
-        // SAFETY: exchanges a word of a looked-up map value, which is aligned. This target's core library has no atomics.
+        // SAFETY: exchanges a word of a looked-up map value, which is aligned. This target's core library has no
+        // atomics.
         unsafe {
             core::arch::asm!("{1} = xchg_64({0} + 0, {1})", in(reg) word.as_ptr(), inout(reg) taken);
         }
@@ -217,7 +176,8 @@ pub(crate) fn release(row: u32) {
     }
 }
 
-/// The current task as a typed pointer for the verifier, if the program reads the task's members; else null.
+/// The current task, as a pointer whose type the verifier knows; null if the program does not read the task's
+/// members.
 #[inline(always)]
 pub(crate) fn current() -> *const u8 {
     if param!(bits) & params::TASK != 0 {
@@ -244,14 +204,14 @@ pub(crate) fn ids(task: *const u8) -> u64 {
     }
 }
 
-/// Whether the session ignores a thread's hits: those of its own threads, or with `OWN_ONLY` those of all others.
+/// Whether the session ignores a thread's hits. It ignores its own threads, or with `OWN_ONLY` all other threads.
 #[inline(always)]
-pub(crate) fn is_left_out(who: u64) -> bool {
+pub(crate) fn is_ignored(thread: u64) -> bool {
     if param!(own_tgid) == 0 {
         return false;
     }
     // Two branches instead of one comparison of booleans: the verifier removes one of them when the program is loaded.
-    let own = (who >> 32) as u32 == param!(own_tgid);
+    let own = (thread >> 32) as u32 == param!(own_tgid);
     if param!(bits) & params::OWN_ONLY != 0 { !own } else { own }
 }
 
@@ -272,13 +232,14 @@ pub(crate) fn counts(slot: u32, cpu: u32) -> Option<&'static mut Counters> {
     } else {
         COUNTERS.get(row)?
     };
-    // SAFETY: a looked-up map value is valid for the program's run; nothing else writes this row (see above).
+    // SAFETY: a looked-up map value is valid for the program's run. Either this program alone writes the row, or all
+    // its writers add atomically (`count`).
     Some(unsafe { &mut *place.as_ptr() })
 }
 
 /// Counts a hit as passed and dropped, because there is no space for it.
 #[inline(always)]
-pub(crate) fn lose(counters: &mut Counters) {
+pub(crate) fn count_dropped(counters: &mut Counters) {
     count(&mut counters.passed);
     count(&mut counters.dropped);
 }
@@ -292,7 +253,7 @@ pub(crate) fn compat(task: *const u8) -> bool {
         unsafe { task.add(offset).cast::<u32>().read() }
     } else {
         // SAFETY: no arguments.
-        peek(unsafe { bpf_get_current_task() } + u64::from(param!(compat_offset)))
+        read_kernel(unsafe { bpf_get_current_task() } + u64::from(param!(compat_offset)))
     };
     word & param!(compat_mask) != 0
 }
@@ -309,7 +270,7 @@ pub(crate) fn identity(ctx: *mut c_void) -> (u32, u64) {
         let row = if param!(call) == 0 {
             second as u32
         } else {
-            peek::<u32>(regs + u64::from(param!(call))).wrapping_add(CALL_NUMBERS)
+            read_kernel::<u32>(regs + u64::from(param!(call))).wrapping_add(CALL_NUMBERS)
         };
         match CALLS.get(row) {
             // SAFETY: a looked-up map value is valid for the program's run.
@@ -323,15 +284,15 @@ pub(crate) fn identity(ctx: *mut c_void) -> (u32, u64) {
 }
 
 /// Bits of programs that do more than record: see [`trigger`](crate::trigger).
-const MORE: u32 =
+const EXTENDED_PATH: u32 =
     params::TRIGGERS | params::SOFT | params::KERNEL_STACK | params::USER_STACK | params::NO_RECORD;
 
 /// Processes one hit: early checks, triggers, filter and record. Returns the actions that triggers requested, bits of
-/// [`tracer_abi::asked`].
+/// [`tracer_abi::requested`].
 #[inline(always)]
 pub fn hit(ctx: *mut c_void, origin: Origin) -> u64 {
     // A separate path, so that the rare features do not cost other programs a register.
-    if param!(bits) & MORE != 0 {
+    if param!(bits) & EXTENDED_PATH != 0 {
         crate::trigger::hit(ctx, origin)
     } else {
         plain(ctx, origin);
@@ -359,36 +320,36 @@ fn plain(ctx: *mut c_void, origin: Origin) {
         Origin::Current | Origin::Emitted(_) if param!(bits) & params::OWN_LATE == 0 => current(),
         Origin::Current | Origin::Emitted(_) | Origin::Record => core::ptr::null(),
     };
-    let who = match origin {
+    let thread = match origin {
         Origin::Current | Origin::Emitted(_) => {
-            let who = if param!(bits) & params::OWN_LATE == 0 { ids(task) } else { 0 };
+            let thread = if param!(bits) & params::OWN_LATE == 0 { ids(task) } else { 0 };
             if param!(bits) & params::PIDS != 0 {
                 // The table has the tracer's own threads only on request. A switch from such a thread to a traced
                 // thread is a hit of the traced thread.
-                if PIDS.get(who as u32).is_none() && PIDS.get(other(ctx)).is_none() {
+                if PIDS.get(thread as u32).is_none() && PIDS.get(other(ctx)).is_none() {
                     return;
                 }
-            } else if param!(bits) & params::OWN_LATE == 0 && is_left_out(who) {
+            } else if param!(bits) & params::OWN_LATE == 0 && is_ignored(thread) {
                 return;
             }
             if param!(bits) & params::PID_LISTS != 0
                 && switches.lists != 0
-                && left_out(switches.lists as u8, who as u32, ctx)
+                && excluded_by_lists(switches.lists as u8, thread as u32, ctx)
             {
                 return;
             }
-            who
+            thread
         }
         Origin::Record => {
             // SAFETY: an injected record holds its common fields; the verifier bounds the context.
-            let who = unsafe { ctx.cast::<u32>().add(1).read() };
+            let thread = unsafe { ctx.cast::<u32>().add(1).read() };
             if param!(bits) & params::PID_LISTS != 0
                 && switches.lists != 0
-                && left_out(switches.lists as u8, who, ctx)
+                && excluded_by_lists(switches.lists as u8, thread, ctx)
             {
                 return;
             }
-            u64::from(who)
+            u64::from(thread)
         }
     };
     if param!(bits) & params::COMPAT != 0 && compat(task) {
@@ -400,12 +361,12 @@ fn plain(ctx: *mut c_void, origin: Origin) {
     let mut claimed = 0;
     if param!(bits) & params::CLAIM != 0 {
         let Some(row) = claim(cpu) else {
-            lose(counters);
+            count_dropped(counters);
             return;
         };
         claimed = row;
     }
-    judge(ctx, origin, who, kind, cpu, claimed, counters);
+    filter_and_record(ctx, origin, thread, kind, cpu, claimed, counters);
     if param!(bits) & params::CLAIM != 0 {
         release(claimed);
     }
@@ -413,10 +374,10 @@ fn plain(ctx: *mut c_void, origin: Origin) {
 
 /// Filters a hit and records it.
 #[inline(always)]
-fn judge(
+fn filter_and_record(
     ctx: *mut c_void,
     origin: Origin,
-    who: u64,
+    thread: u64,
     kind: u64,
     cpu: u32,
     claimed: u32,
@@ -428,16 +389,16 @@ fn judge(
         // SAFETY: as for the pid above.
         Origin::Record => u64::from(unsafe { ctx.cast::<u16>().add(1).read() }),
     };
-    let common = |who: u64, context: u64| kind | context << 16 | who << 32;
-    let mut who = who;
+    let common = |thread: u64, context: u64| kind | context << 16 | thread << 32;
+    let mut thread = thread;
 
     let mut word = 0;
     if param!(bits) & params::FILTER != 0 {
         let flags = param!(bits) & params::FILTER_FLAGS != 0;
-        word = common(who, context(flags));
+        word = common(thread, context(flags));
         let scratch = if param!(bits) & params::FILTER_SCRATCH != 0 {
             let Some(area) = area(cpu, claimed) else {
-                lose(counters);
+                count_dropped(counters);
                 return;
             };
             // SAFETY: the filter's area follows the record's area, inside the value.
@@ -448,19 +409,19 @@ fn judge(
         // SAFETY: the generated function fulfils its contract; the verifier checks it with the caller's state.
         if unsafe { tracer_filter(ctx, scratch, word) } == 0 {
             count(&mut counters.filtered);
-            note!(ctx, "slot {} cpu {}: filtered", param!(slot), cpu);
+            debug_log!(ctx, "slot {} cpu {}: filtered", param!(slot), cpu);
             return;
         }
         if param!(bits) & params::OWN_LATE != 0 {
-            who = ids(current());
-            if is_left_out(who) {
+            thread = ids(current());
+            if is_ignored(thread) {
                 count(&mut counters.filtered);
                 return;
             }
         }
     }
     if param!(bits) & (params::FILTER | params::FILTER_FLAGS) != params::FILTER | params::FILTER_FLAGS {
-        word = common(who, context(true));
+        word = common(thread, context(true));
     }
     record(ctx, cpu, word, claimed, counters);
 }
@@ -468,67 +429,46 @@ fn judge(
 /// Writes the record and counts it as recorded or dropped.
 #[inline(always)]
 pub(crate) fn record(ctx: *mut c_void, cpu: u32, common: u64, claimed: u32, counters: &mut Counters) {
-    let Some(ring) = RINGS.get(cpu) else {
-        lose(counters);
+    let Some(ring) = Ring::of(cpu) else {
+        count_dropped(counters);
         return;
     };
     count(&mut counters.passed);
-    let ring: *mut c_void = ring.as_ptr().cast();
-    let wake = |counters: &Counters| {
-        // SAFETY: the ring is the map that was looked up.
-        if counters.recorded.is_multiple_of(ASK_EVERY)
-            && unsafe { bpf_ringbuf_query(ring, AVAIL_DATA) } >= u64::from(param!(watermark))
-        {
-            FORCE_WAKEUP
-        } else {
-            NO_WAKEUP
-        }
-    };
-    // Read the clock before reserving space in the ring. A hit that interrupts the program is then younger, as in the kernel.
+    // Read the clock before reserving space in the ring. A hit that interrupts the program is then younger, as in the
+    // kernel.
     // SAFETY: the helper has no requirements.
     let now = unsafe { bpf_ktime_get_ns() };
-    if param!(size) != 0 {
-        let size = u64::from(param!(size)) + STAMP_SIZE as u64;
-        // SAFETY: the size is a constant to the verifier.
-        let place = unsafe { bpf_ringbuf_reserve(ring, size, 0) };
-        let Some(place) = NonNull::new(place.cast::<u64>()) else {
-            count(&mut counters.dropped);
-            note!(ctx, "slot {} cpu {}: the ring is full", param!(slot), cpu);
-            return;
-        };
-        let place = place.as_ptr();
-        // SAFETY: the reservation holds stamp, common fields and payload.
-        unsafe {
-            place.write(now);
-            place.add(1).write(common);
-            tracer_record(ctx, place.add(1).cast());
+    let recorded = if param!(size) != 0 {
+        match ring.reserve(now, u64::from(param!(size))) {
+            Some(place) => {
+                // SAFETY: the reservation holds common fields and payload.
+                unsafe {
+                    place.write(common);
+                    tracer_record(ctx, place.cast());
+                }
+                ring.commit();
+                true
+            }
+            None => false,
         }
-        count(&mut counters.recorded);
-        note!(ctx, "slot {} cpu {}: recorded {} bytes", param!(slot), cpu, param!(size));
-        // SAFETY: submits what was reserved above, once.
-        unsafe { bpf_ringbuf_submit(place.cast(), wake(counters)) };
-    } else {
-        let Some(place) = area(cpu, claimed) else {
-            count(&mut counters.dropped);
-            return;
-        };
+    } else if let Some(place) = area(cpu, claimed) {
         let place = place.cast::<u64>();
-        // SAFETY: the scratch value has space for stamp, common fields and the largest payload.
+        // SAFETY: the scratch value has space for common fields and the largest payload.
         let length = unsafe {
-            place.write(now);
-            place.add(1).write(common);
-            tracer_record(ctx, place.add(1).cast())
+            place.write(common);
+            tracer_record(ctx, place.cast())
         };
         let length = if length > MAX_PAYLOAD as u64 { MAX_PAYLOAD as u64 } else { length };
-        // SAFETY: `length` bytes of the scratch value after the stamp were written.
-        let done =
-            unsafe { bpf_ringbuf_output(ring, place.cast(), length + STAMP_SIZE as u64, wake(counters)) };
-        if done == 0 {
-            count(&mut counters.recorded);
-            note!(ctx, "slot {} cpu {}: recorded {} bytes", param!(slot), cpu, length);
-        } else {
-            count(&mut counters.dropped);
-            note!(ctx, "slot {} cpu {}: the ring is full", param!(slot), cpu);
-        }
+        // SAFETY: `length` bytes were written.
+        unsafe { ring.output(now, place, length) }
+    } else {
+        false
+    };
+    if recorded {
+        count(&mut counters.recorded);
+        debug_log!(ctx, "slot {} cpu {}: recorded", param!(slot), cpu);
+    } else {
+        count(&mut counters.dropped);
+        debug_log!(ctx, "slot {} cpu {}: the ring is full", param!(slot), cpu);
     }
 }

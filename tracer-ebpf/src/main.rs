@@ -1,9 +1,10 @@
 //! The eBPF side of tracer: templates that generated functions are linked into.
 //!
-//! `probe/` has one template per probe kind. They share the path of a hit (`emit.rs`), the maps (`map.rs`) and the
-//! information about the interrupted context (`ctx.rs`). `support/` has programs that record nothing. The event-specific parts, the filter and the construction of
-//! the record, are separate: templates call `extern "C"` functions that `tracer_user::code::link` defines. User space
-//! creates every map and inserts its descriptor; the definitions here provide names only.
+//! `probe/` has one template per probe kind. They share the path of a hit (`emit.rs`), the rings (`ring.rs`), the
+//! maps (`map.rs`) and the information about the interrupted context (`ctx.rs`). `support/` has programs that record nothing. Templates call
+//! the event-specific parts, the filter and the construction of the record, as `extern "C"` functions that
+//! `tracer_user::code::link` defines. User space creates every map and inserts its descriptor. The map definitions
+//! here provide names only.
 #![feature(asm_experimental_arch)]
 #![no_std]
 #![no_main]
@@ -11,7 +12,9 @@
 mod ctx;
 mod emit;
 mod map;
+mod parameters;
 mod probe;
+mod ring;
 mod support;
 mod trigger;
 

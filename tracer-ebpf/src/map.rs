@@ -90,10 +90,15 @@ impl<V> Map<V> {
     }
 }
 
-/// CPU number to its ring buffer.
+/// The rings of records, by CPU.
 #[unsafe(link_section = "maps")]
 #[unsafe(no_mangle)]
-pub static RINGS: Map<u32> = Map::new(BPF_MAP_TYPE_ARRAY_OF_MAPS);
+pub static RINGS: Map<u8> = Map::new(BPF_MAP_TYPE_ARRAY);
+
+/// CPU number to its ring buffer of control records.
+#[unsafe(link_section = "maps")]
+#[unsafe(no_mangle)]
+pub static CONTROLS: Map<u32> = Map::new(BPF_MAP_TYPE_ARRAY_OF_MAPS);
 
 /// Counts of an event on a CPU.
 #[unsafe(link_section = "maps")]

@@ -24,11 +24,11 @@
 //! The loader finds the maps by their names: `EbpfLoader::new().map_pin_path(DIR)` (or `default_map_pin_directory`,
 //! from aya 0.14 on). The mirror and the program can start in any order; the first of them creates the maps.
 //!
-//! While the event is off, or without a mirror, an emission costs one array lookup. While the event is on, the record
-//! passes filter and triggers of each instance where it is on, in the kernel and immediately. The stack frames of the
-//! program down to the emission may use 256 bytes. The program is built with type information: `-Cdebuginfo=2
-//! -Clink-arg=--btf`. An emission never waits for another process. A killed mirror therefore blocks no program, and the
-//! next mirror with the same directory takes the event over.
+//! While the event is disabled, or without a mirror, an emission costs one array lookup. While it is enabled, the
+//! emission passes the record through the filter and triggers of each instance that enables it, in the kernel. The
+//! stack frames of the program down to the emission may use 256 bytes. The program must be built with type
+//! information: `-Cdebuginfo=2 -Clink-arg=--btf`. An emission never waits for another process. A killed mirror
+//! therefore blocks no program, and the next mirror with the same directory adopts the event.
 #![no_std]
 #![feature(asm_experimental_arch)]
 
@@ -42,7 +42,7 @@ use tracer_abi::{EMIT_FIELDS, Emitting, Stage};
 
 /// Why an enabled event was not emitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum EmitError {
     /// The event in the mirror has different fields.
     Fields,
     /// This emission interrupted another emission of the same event on this CPU.
@@ -50,7 +50,7 @@ pub enum Refused {
 }
 
 /// A value for a field.
-pub trait Value {
+pub trait EmitValue {
     /// Whether it is a string.
     const TEXT: bool;
     /// Size in bytes of a number; 0 for a string.
@@ -62,7 +62,7 @@ pub trait Value {
 
 macro_rules! numbers {
     ($($ty:ty),+) => {
-        $(impl Value for $ty {
+        $(impl EmitValue for $ty {
             const TEXT: bool = false;
             const SIZE: usize = size_of::<$ty>();
 
@@ -77,7 +77,7 @@ macro_rules! numbers {
 numbers!(u8, u16, u32, u64, i8, i16, i32, i64, bool);
 
 /// A string in the program's own memory. The last byte becomes the terminating NUL.
-impl<const N: usize> Value for &mut [u8; N] {
+impl<const N: usize> EmitValue for &mut [u8; N] {
     const TEXT: bool = true;
     const SIZE: usize = 0;
 
@@ -88,8 +88,8 @@ impl<const N: usize> Value for &mut [u8; N] {
     }
 }
 
-/// A string in kernel memory, such as a task's name. It is read as by `bpf_probe_read_kernel_str`.
-impl Value for *const u8 {
+/// A string in kernel memory, such as a task's name. The kernel reads it as `bpf_probe_read_kernel_str` does.
+impl EmitValue for *const u8 {
     const TEXT: bool = true;
     const SIZE: usize = 0;
 
@@ -149,7 +149,7 @@ const fn same(text: &[u8], other: &[u8], start: bool) -> bool {
 }
 
 /// Whether a Rust type matches a type of event definitions.
-pub const fn fits<V: Value>(ty: &str) -> bool {
+pub const fn fits<V: EmitValue>(ty: &str) -> bool {
     let size = size(ty);
     V::TEXT == (size == 0) && V::SIZE == size
 }
@@ -157,7 +157,7 @@ pub const fn fits<V: Value>(ty: &str) -> bool {
 /// Emits an event: stages the values, and calls `jump` to enter the mirror's program.
 ///
 /// # Errors
-/// If the event is on and could not be emitted.
+/// If the event is enabled and could not be emitted.
 #[inline(always)]
 pub fn emit<const N: usize>(
     state: &Array<Emitting>,
@@ -165,14 +165,14 @@ pub fn emit<const N: usize>(
     layout: u64,
     values: [u64; N],
     jump: impl FnOnce() -> i32,
-) -> Result<(), Refused> {
+) -> Result<(), EmitError> {
     const { assert!(N <= EMIT_FIELDS, "more fields than a synthetic event has") };
     let Some(state) = state.get(0) else { return Ok(()) };
     if state.on == 0 {
         return Ok(());
     }
     if state.layout != layout {
-        return Err(Refused::Fields);
+        return Err(EmitError::Fields);
     }
     let Some(stage) = stage.get_ptr_mut(0) else { return Ok(()) };
     // SAFETY: the stage belongs to this CPU; the emission that found it free owns it until the release below.
@@ -183,7 +183,7 @@ pub fn emit<const N: usize>(
         if before != 0 {
             let lost = &raw mut (*stage).lost;
             core::arch::asm!("lock *(u64 *)({0} + 0) += {1}", in(reg) lost, in(reg) 1_u64);
-            return Err(Refused::Busy);
+            return Err(EmitError::Busy);
         }
         let mut at = 0;
         while at < N {
@@ -196,8 +196,8 @@ pub fn emit<const N: usize>(
     Ok(())
 }
 
-/// Tail-calls the program in a table. The program returns to the caller of the function that this is inlined into. The
-/// kernel requires that function to be a separate function that returns a number, with BTF types.
+/// Tail-calls the program in a table. That program returns to the caller of the function that contains this call. The
+/// kernel requires the containing function to return a number and to have BTF types.
 #[inline(always)]
 pub fn jump<C: EbpfContext>(ctx: &C, table: &aya_ebpf::maps::ProgramArray) -> i32 {
     // SAFETY: no value needs a drop if the call does not return.
@@ -243,22 +243,22 @@ macro_rules! synth_event {
                 hash
             };
 
-            // A tail call that returns needs a function of its own.
+            // A tail call does not return to its function, so it needs a separate function.
             #[inline(never)]
             fn jump(ctx: &$crate::synth_event!(@context $kind)) -> i32 {
                 $crate::jump(ctx, &TABLE)
             }
 
-            /// Emits the event if it is on.
+            /// Emits the event if it is enabled.
             ///
             /// # Errors
-            /// If it is on and could not be emitted.
+            /// If it is enabled and could not be emitted.
             #[inline(always)]
             pub fn trace(
                 ctx: &$crate::synth_event!(@context $kind),
                 $($field: $value),+
-            ) -> Result<(), $crate::Refused> {
-                let values = [$($crate::Value::word($field)),+];
+            ) -> Result<(), $crate::EmitError> {
+                let values = [$($crate::EmitValue::word($field)),+];
                 $crate::emit(&STATE, &STAGE, LAYOUT, values, || jump(ctx))
             }
         }

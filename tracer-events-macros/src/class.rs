@@ -85,8 +85,11 @@ pub(crate) fn items(head: &Head, class: &Class) -> TokenStream {
             Shape::Field | Shape::Array { .. } => {}
         }
     }
-    let room =
-        if class.fields.iter().any(Field::is_dynamic) { "+ ::tracer_events::__private::ROOM" } else { "" };
+    let space = if class.fields.iter().any(Field::is_dynamic) {
+        "+ ::tracer_events::__private::DATA_MAX"
+    } else {
+        ""
+    };
     let last = match class.fields.len() {
         0 => "8".to_owned(),
         fields => format!("FIELDS::LAYOUT[{0}][0] + FIELDS::LAYOUT[{0}][1]", fields - 1),
@@ -121,7 +124,7 @@ pub(crate) fn items(head: &Head, class: &Class) -> TokenStream {
         #[cold]
         #[inline(never)]
         VIS fn FUNCTION(__event: &'static ::tracer_events::Event, PARAMS) {{
-            struct Entry(::tracer_events::__private::Record<FIELDS, {{ ::core::mem::size_of::<FIELDS>() {room} }}>);
+            struct Entry(::tracer_events::__private::Record<FIELDS, {{ ::core::mem::size_of::<FIELDS>() {space} }}>);
             impl ::core::ops::Deref for Entry {{
                 type Target = FIELDS;
                 #[inline]
@@ -183,13 +186,13 @@ pub(crate) fn params(params: &[Param]) -> TokenStream {
         .collect()
 }
 
-/// The argument list that passes them on.
+/// The argument list that passes a function's parameters on.
 pub(crate) fn arguments(params: &[Param]) -> TokenStream {
     params.iter().flat_map(|param| fill("NAME,", &[("NAME", word(&param.name))])).collect()
 }
 
 /// A path with its last word replaced.
-pub(crate) fn beside(path: &[TokenTree], last: Ident) -> TokenStream {
+pub(crate) fn with_last_word(path: &[TokenTree], last: Ident) -> TokenStream {
     let (_, front) = path.split_last().expect("a path has a word");
     front.iter().cloned().chain([TokenTree::Ident(last)]).collect()
 }

@@ -2,6 +2,8 @@
 //!
 //! The conversions are those of the kernel's `vsnprintf()` (Documentation/core-api/printk-formats.rst).
 
+use std::fmt;
+
 use crate::expr::Kind;
 
 /// One conversion of a format.
@@ -9,13 +11,13 @@ use crate::expr::Kind;
 pub(crate) struct Conversion {
     /// Its text in the format.
     pub(crate) text: String,
-    /// The required argument. A `*` for width or precision is a conversion of its own before this one.
-    pub(crate) wants: Wants,
+    /// The required argument. A `*` for width or precision is a separate conversion before this one.
+    pub(crate) wants: RequiredArgument,
 }
 
 /// The argument that a conversion requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wants {
+pub(crate) enum RequiredArgument {
     /// A number of at most four bytes, or of exactly eight.
     Number { wide: bool },
     /// A character.
@@ -26,11 +28,25 @@ pub(crate) enum Wants {
     Address { extended: bool },
 }
 
+/// The text of a compile error.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Diagnostic(String);
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn refuse<T>(message: impl Into<String>) -> Result<T, Diagnostic> {
+    Err(Diagnostic(message.into()))
+}
+
 /// Parses the conversions of a format.
 ///
 /// # Errors
 /// If the kernel would not print a conversion.
-pub(crate) fn conversions(format: &str) -> Result<Vec<Conversion>, String> {
+pub(crate) fn conversions(format: &str) -> Result<Vec<Conversion>, Diagnostic> {
     let mut found = Vec::new();
     let mut rest = format;
     while let Some(at) = rest.find('%') {
@@ -44,7 +60,10 @@ pub(crate) fn conversions(format: &str) -> Result<Vec<Conversion>, String> {
         let star = |rest: &mut &str, found: &mut Vec<Conversion>| {
             if let Some(after) = rest.strip_prefix('*') {
                 *rest = after;
-                found.push(Conversion { text: "*".to_owned(), wants: Wants::Number { wide: false } });
+                found.push(Conversion {
+                    text: "*".to_owned(),
+                    wants: RequiredArgument::Number { wide: false },
+                });
             } else {
                 skip(rest, "0123456789");
             }
@@ -59,27 +78,27 @@ pub(crate) fn conversions(format: &str) -> Result<Vec<Conversion>, String> {
         skip(&mut rest, "hlLqzt");
         let length = &lengths[..lengths.len() - rest.len()];
         let Some(letter) = rest.chars().next() else {
-            return Err("the format ends within a conversion; a percent sign is written `%%`".to_owned());
+            return refuse("the format ends within a conversion; a percent sign is written `%%`");
         };
         rest = &rest[letter.len_utf8()..];
         let wants = match letter {
             'd' | 'i' | 'u' | 'x' | 'X' | 'o' => match length {
-                "" | "h" | "hh" => Wants::Number { wide: false },
-                "l" | "ll" | "L" | "q" | "z" | "t" => Wants::Number { wide: true },
-                _ => return Err(format!("`{length}` is no length of a number")),
+                "" | "h" | "hh" => RequiredArgument::Number { wide: false },
+                "l" | "ll" | "L" | "q" | "z" | "t" => RequiredArgument::Number { wide: true },
+                _ => return refuse(format!("`{length}` is no length of a number")),
             },
-            'c' => Wants::Character,
-            's' => Wants::Text,
+            'c' => RequiredArgument::Character,
+            's' => RequiredArgument::Text,
             'p' => {
                 let before = rest;
                 rest = rest.trim_start_matches(|c: char| c.is_ascii_alphanumeric());
-                Wants::Address { extended: before.len() != rest.len() }
+                RequiredArgument::Address { extended: before.len() != rest.len() }
             }
             'f' | 'F' | 'e' | 'E' | 'g' | 'G' | 'a' | 'A' => {
-                return Err(format!("`%{letter}`: the kernel prints no floating-point numbers"));
+                return refuse(format!("`%{letter}`: the kernel prints no floating-point numbers"));
             }
-            'n' => return Err("`%n` is not printed".to_owned()),
-            other => return Err(format!("`%{other}` is no conversion; a percent sign is written `%%`")),
+            'n' => return refuse("`%n` is not printed"),
+            other => return refuse(format!("`%{other}` is no conversion; a percent sign is written `%%`")),
         };
         let text = format!("%{}", &start[..start.len() - rest.len()]);
         found.push(Conversion { text, wants });
@@ -88,48 +107,47 @@ pub(crate) fn conversions(format: &str) -> Result<Vec<Conversion>, String> {
 }
 
 impl Conversion {
-    /// Whether it accepts a value; else the reason. If only the compiler knows the value's size, returns the required
-    /// size.
-    pub(crate) fn takes(&self, kind: Kind) -> Result<Option<Width>, String> {
+    /// Checks that it accepts a value. Returns the required size if only the compiler knows the value's size. The
+    /// error is the reason for a refusal.
+    pub(crate) fn takes(&self, kind: Kind) -> Result<Option<Width>, Diagnostic> {
         match (self.wants, kind) {
-            (Wants::Number { wide }, Kind::Number { bytes, .. }) => match bytes {
+            (RequiredArgument::Number { wide }, Kind::Number { bytes, .. }) => match bytes {
                 None => Ok(Some(if wide { Width::Eight } else { Width::FourAtMost })),
                 Some(bytes) if (bytes == 8) == wide => Ok(None),
-                Some(_) if wide => Err("is narrower than eight bytes: leave the `l` out".to_owned()),
-                Some(_) => Err("has eight bytes: say `l`, as in `%lu` or `%lld`".to_owned()),
+                Some(_) if wide => refuse("is narrower than eight bytes: leave the `l` out"),
+                Some(_) => refuse("has eight bytes: say `l`, as in `%lu` or `%lld`"),
             },
-            (Wants::Number { .. } | Wants::Character, Kind::Text) => {
-                Err("is text: `%s` prints it".to_owned())
+            (RequiredArgument::Number { .. } | RequiredArgument::Character, Kind::Text) => {
+                refuse("is text: `%s` prints it")
             }
-            (Wants::Number { .. } | Wants::Character, Kind::Bytes) => {
-                Err("is an array: `__print_array` and `__print_hex` print it, or one element of it"
-                    .to_owned())
+            (RequiredArgument::Number { .. } | RequiredArgument::Character, Kind::Bytes) => {
+                refuse("is an array: `__print_array` and `__print_hex` print it, or one element of it")
             }
-            (Wants::Number { .. } | Wants::Character, Kind::Pointer) => {
-                Err("is a pointer: `%p` prints it".to_owned())
+            (RequiredArgument::Number { .. } | RequiredArgument::Character, Kind::Pointer) => {
+                refuse("is a pointer: `%p` prints it")
             }
-            (Wants::Character, Kind::Number { bytes, .. }) => match bytes {
-                Some(8) => Err("has eight bytes, a character one".to_owned()),
+            (RequiredArgument::Character, Kind::Number { bytes, .. }) => match bytes {
+                Some(8) => refuse("has eight bytes, a character one"),
                 _ => Ok(None),
             },
-            (Wants::Text, Kind::Text) => Ok(None),
-            (Wants::Text, Kind::Number { bytes, .. }) => {
+            (RequiredArgument::Text, Kind::Text)
+            | (RequiredArgument::Address { .. }, Kind::Pointer)
+            | (RequiredArgument::Address { extended: true }, Kind::Bytes) => Ok(None),
+            (RequiredArgument::Text, Kind::Number { bytes, .. }) => {
                 let with = if bytes == Some(8) { "%ld` or `%lu" } else { "%d` or `%u" };
-                Err(format!("is a number: `{with}` prints it"))
+                refuse(format!("is a number: `{with}` prints it"))
             }
-            (Wants::Text, Kind::Bytes) => Err("is no text: an array of `char` is, and a `string`".to_owned()),
-            (Wants::Text, Kind::Pointer) => {
-                Err("is a pointer, and what it points to is not in the record: make it a `string`".to_owned())
+            (RequiredArgument::Text, Kind::Bytes) => {
+                refuse("is not text: an array of `char` is, and a `string`")
             }
-            (Wants::Address { .. }, Kind::Pointer) | (Wants::Address { extended: true }, Kind::Bytes) => {
-                Ok(None)
+            (RequiredArgument::Text, Kind::Pointer) => {
+                refuse("is a pointer, and what it points to is not in the record: make it a `string`")
             }
-            (Wants::Address { .. }, Kind::Bytes) => Err("is an array: say how, as in `%ph`".to_owned()),
-            (Wants::Address { .. }, Kind::Number { .. }) => {
-                Err("is a number: `%#lx` prints it, or a cast, `as *const ()`, makes it an address"
-                    .to_owned())
+            (RequiredArgument::Address { .. }, Kind::Bytes) => refuse("is an array: say how, as in `%ph`"),
+            (RequiredArgument::Address { .. }, Kind::Number { .. }) => {
+                refuse("is a number: `%#lx` prints it, or a cast, `as *const ()`, makes it an address")
             }
-            (Wants::Address { .. }, Kind::Text) => Err("is text: `%s` prints it".to_owned()),
+            (RequiredArgument::Address { .. }, Kind::Text) => refuse("is text: `%s` prints it"),
         }
     }
 }

@@ -22,7 +22,7 @@ pub(crate) fn items(
     printk: &Printk,
 ) -> TokenStream {
     let Some(TokenTree::Ident(of)) = path.last() else { return TokenStream::new() };
-    let fields = class::beside(path, class::fields_type(of));
+    let fields = class::with_last_word(path, class::fields_type(of));
     let name = plain(&head.name);
     let mut note = Note { text: String::new(), constants: TokenStream::new(), count: 0 };
     for (at, field) in class.fields.iter().enumerate() {
@@ -66,14 +66,14 @@ pub(crate) fn items(
         ("NOTE_LINE", text(&format!(".asciz \"{}\"", note.text))),
         ("CONSTANTS", note.constants),
         ("CHECKS", printk.checks.clone()),
-        ("KNOWN", class::beside(path, class::known(of))),
-        ("FUNCTION", class::beside(path, class::function(of))),
+        ("KNOWN", class::with_last_word(path, class::known(of))),
+        ("FUNCTION", class::with_last_word(path, class::function(of))),
         ("PARAMS", class::params(&class.params)),
         ("ARGUMENTS", class::arguments(&class.params)),
         (
             "ENABLED_DOC",
             text(&format!(
-                "Whether anybody traces `{system}:{name}`: worth asking before arguments are computed."
+                "Whether `{system}:{name}` is traced. Check it before computing expensive arguments."
             )),
         ),
     ];

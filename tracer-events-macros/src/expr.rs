@@ -1,7 +1,7 @@
 //! Arguments of `printk`: a small language with Rust syntax, checked here and translated to C for the format file.
 //!
-//! Constants keep their names until the compiler inserts their values into the text. The format file therefore shows
-//! numbers, as the kernel's do with `TRACE_DEFINE_ENUM`.
+//! Constants keep their names until the compiler inserts their values into the text. The format file therefore
+//! contains numbers, like the kernel's format files for constants of `TRACE_DEFINE_ENUM`.
 
 use proc_macro::{Delimiter, Spacing, Span, TokenStream, TokenTree};
 
@@ -61,7 +61,7 @@ impl Expr {
     fn number(&self, what: &str) -> Result<()> {
         match self.kind {
             Kind::Number { .. } => Ok(()),
-            _ => Err(Error::new(self.span, format!("{what} is a number"))),
+            _ => Err(Error::new(self.span, format!("{what} must be a number"))),
         }
     }
 }
@@ -98,13 +98,13 @@ impl Reader<'_> {
     fn level(&self, from: &mut Cursor, level: usize) -> Result<Expr> {
         let Some(operators) = LEVELS.get(level) else { return self.cast(from) };
         let mut left = self.level(from, level + 1)?;
-        while let Some(operator) = operators.iter().find(|operator| stands(from, operator)) {
+        while let Some(operator) = operators.iter().find(|operator| is_next(from, operator)) {
             for _ in 0..operator.len() {
                 from.next();
             }
             let right = self.level(from, level + 1)?;
-            left.number("what stands beside an operator")?;
-            right.number("what stands beside an operator")?;
+            left.number("the operand of an operator")?;
+            right.number("the operand of an operator")?;
             let bytes = match (left.kind, right.kind, level) {
                 (_, _, 0..=2) => Some(4),
                 (Kind::Number { bytes, .. }, _, 6) => bytes.map(|bytes| bytes.max(4)),
@@ -129,7 +129,7 @@ impl Reader<'_> {
                 field: None,
                 span,
             };
-            if level == 2 && operators.iter().any(|operator| stands(from, operator)) {
+            if level == 2 && operators.iter().any(|operator| is_next(from, operator)) {
                 return from.fail("comparisons do not follow one another");
             }
         }
@@ -155,7 +155,7 @@ impl Reader<'_> {
                     span: own,
                 }
             } else {
-                expr.number("what is cast to a number")?;
+                expr.number("the operand of a cast")?;
                 let name = from.ident("a type")?;
                 let Some(ty) = types::find(&name.to_string()).filter(|ty| ty.rust != "char") else {
                     return Err(Error::new(
@@ -176,7 +176,7 @@ impl Reader<'_> {
         for operator in ['-', '!'] {
             if from.take_punct(operator) {
                 let expr = self.unary(from)?;
-                expr.number("what stands behind an operator")?;
+                expr.number("the operand of an operator")?;
                 // For a number, `!` inverts the bits; for a boolean, it is the logical not.
                 let truth = operator == '!' && expr.truth;
                 let c = match operator {
@@ -348,7 +348,7 @@ impl Reader<'_> {
                     let wants = if name == "__get_str" { "a `string`" } else { "a `dynamic_array`" };
                     return Err(Error::new(
                         at,
-                        format!("`{name}` wants {wants}, and `{}` is none", field.name()),
+                        format!("`{name}` requires {wants}, and `{}` is not one", field.name()),
                     ));
                 }
                 let kind = match name {
@@ -374,14 +374,14 @@ impl Reader<'_> {
                 let at = inner.span();
                 let bytes = self.expr(&mut inner)?;
                 if bytes.kind != Kind::Bytes && bytes.kind != Kind::Text {
-                    return Err(Error::new(bytes.span, format!("`{name}` wants an array of the record")));
+                    return Err(Error::new(bytes.span, format!("`{name}` requires an array of the record")));
                 }
                 let mut pieces = bytes.pieces;
                 let mut last = None;
                 for _ in 0..if name == "__print_array" { 2 } else { 1 } {
                     inner.punct(',')?;
                     let number = self.expr(&mut inner)?;
-                    number.number(&format!("the length that `{name}` wants"))?;
+                    number.number(&format!("the length for `{name}`"))?;
                     pieces.push(Piece::Text(", ".to_owned()));
                     pieces.extend(number.pieces.clone());
                     last = Some(number);
@@ -430,7 +430,7 @@ impl Reader<'_> {
         if some {
             Ok(())
         } else {
-            from.fail(format!("`{helper}` wants at least one `{{ VALUE, \"name\" }}`"))
+            from.fail(format!("`{helper}` requires at least one `{{ VALUE, \"name\" }}`"))
         }
     }
 
@@ -456,7 +456,7 @@ fn end(from: &Cursor) -> Result<()> {
 }
 
 /// Whether this operator is next, and not a longer one.
-fn stands(from: &Cursor, operator: &str) -> bool {
+fn is_next(from: &Cursor, operator: &str) -> bool {
     let mut chars = operator.chars();
     match (chars.next(), chars.next()) {
         (Some(first), Some(second)) => from.is_pair(first, second),

@@ -226,7 +226,7 @@ fn field(kind: &Ident, inside: &Group) -> Result<Field> {
                 // As in the kernel, the type alone determines the filter.
                 "FILTER_PTR_STRING" if c == "const char *" || c == "char *" => {}
                 "FILTER_PTR_STRING" => {
-                    let message = "text behind a pointer is of type `*const c_char`, in C `const char *`";
+                    let message = "a pointer to text has the type `*const c_char`, in C `const char *`";
                     return Err(Error::new(filter.span(), message));
                 }
                 "FILTER_OTHER" => {}

@@ -155,7 +155,7 @@ fn event_of(input: TokenStream, prints: bool) -> Result<TokenStream> {
     let Some(TokenTree::Ident(last)) = path.last() else {
         return Err(Error::new(at, "the path of a class is expected here"));
     };
-    let called = class::beside(&path, named("__trace_class_macro_", last, ""));
+    let called = class::with_last_word(&path, named("__trace_class_macro_", last, ""));
     let system_at = from.span();
     let system = item::system(&mut from)?;
     let mut printk = TokenStream::new();

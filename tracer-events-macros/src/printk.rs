@@ -34,7 +34,8 @@ pub(crate) fn read(group: &Group, fields: &[Field]) -> Result<Printk> {
     if !from.is_empty() {
         return from.fail("`,` is expected between arguments");
     }
-    let wanted = conversion::conversions(&format).map_err(|message| Error::new(format_span, message))?;
+    let wanted =
+        conversion::conversions(&format).map_err(|message| Error::new(format_span, message.to_string()))?;
     if let Some(extra) = args.get(wanted.len()) {
         return Err(Error::new(
             extra.span,
@@ -88,7 +89,7 @@ fn check(arg: &Expr, width: Width, conversion: &str, fields: &[Field]) -> TokenS
         Width::Eight => ("== 8", "eight bytes"),
     };
     let message =
-        format!("`{conversion}` wants a number of {wants}, and `entry.{}` has others", field.name());
+        format!("`{conversion}` requires a number of {wants}, and `entry.{}` has another size", field.name());
     fill::fill(
         &format!("const _: () = ::core::assert!(::core::mem::size_of::<TYPE>() {test}, MESSAGE);"),
         &[("TYPE", field.ty.clone()), ("MESSAGE", fill::text(&message))],

@@ -12,14 +12,15 @@ pub(crate) const USER_EVENTS_BIT: u8 = 31;
 
 /// An event of the program: its word, its names and its class.
 ///
-/// One word says whether the event is traced by any transport, so the check is one load and one branch. Its lower half
+/// One word is nonzero while any transport traces the event, so the check is one load and one branch. Its lower half
 /// is the semaphore of the probe at the event's site. Its highest bit belongs to user_events.
 #[derive(Debug)]
 #[repr(C, align(8))]
 pub struct Event {
-    /// The first member, which is never zero. The linker may leave gaps of zeroes between events.
+    /// The first member, which is never zero. The linker may leave gaps of zeroes between events, and a nonzero word
+    /// marks an event.
     site: extern "C" fn(*const u8, usize),
-    /// At offset 8: the notes give this address as the address of the semaphore.
+    /// At offset 8: the notes contain this address as the address of the semaphore.
     word: AtomicU32,
     index: AtomicU32,
     name: &'static str,
@@ -47,7 +48,7 @@ struct Anchors {
 
 static ANCHORS: Anchors = Anchors { _page: &PAGE, _probes: &PROBES_SECTION };
 
-/// Places events at the start of a page of their own.
+/// Places the events at the start of a separate page.
 ///
 /// The kernel finds a semaphore by its file offset, and takes the first writable mapping that contains it. Some linkers
 /// create two writable segments (lld: memory that becomes read-only after relocation, and other data). Both map the
@@ -93,7 +94,7 @@ pub enum Kind {
 
 /// The location of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct FieldLocation {
     /// Offset in bytes from the record's start.
     pub(crate) offset: usize,
     /// Size in bytes.
@@ -112,8 +113,8 @@ impl Class {
     }
 
     /// The fields and their locations.
-    pub(crate) fn fields(&self) -> impl Iterator<Item = (&'static Field, Place)> {
-        let place = |[offset, size, signed, count]: &[usize; 4]| Place {
+    pub(crate) fn fields(&self) -> impl Iterator<Item = (&'static Field, FieldLocation)> {
+        let place = |[offset, size, signed, count]: &[usize; 4]| FieldLocation {
             offset: *offset,
             size: *size,
             signed: *signed != 0,

@@ -29,7 +29,7 @@
 //! assert!(!trace_plugin_load_enabled());
 //! ```
 //!
-//! To see it (the program needs no preparation and may already run):
+//! To trace it (the program needs no preparation and may already run):
 //!
 //! ```text
 //! # tracer record --program target/debug/demo -e demo:plugin_load
@@ -57,7 +57,7 @@
 //! | `dynamic_array(u64, ips, EXPR)` | `entry.ips().copy_from_slice(..)`, `EXPR` elements | `__data_loc u64[] ips` |
 //!
 //! Types are `u8` to `u64`, `i8` to `i64`, `usize`, `isize`, `bool`, C's `char` (a `u8`), raw pointers, and the
-//! program's own aliases for these with a C name after `as`. A record has [4096 bytes](MOST) for
+//! program's own aliases for these with a C name after `as`. A record has [4096 bytes](DATA_MAX) for
 //! strings and dynamic arrays; longer data is truncated.
 //!
 //! The arguments of `printk` are `entry.field`, `entry.array[0]`, numbers, named constants (the format file contains
@@ -146,7 +146,7 @@ mod user_events;
 mod value;
 
 pub use event::{Class, Event, Field, Kind};
-pub use record::ROOM as MOST;
+pub use record::DATA_MAX;
 pub use register::{Registered, Transport, events, register, register_at, register_by};
 pub use tracer_events_macros::{__event, declare_event_class, define_event, define_event_print, trace_event};
 pub use value::{DataLoc, Text, Value};
@@ -154,5 +154,5 @@ pub use value::{DataLoc, Text, Value};
 /// Items for the macros.
 #[doc(hidden)]
 pub mod __private {
-    pub use crate::record::{Fields, ROOM, Record, submit};
+    pub use crate::record::{DATA_MAX, Fields, Record, submit};
 }

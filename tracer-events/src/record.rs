@@ -8,7 +8,7 @@ use core::{marker::PhantomData, mem::MaybeUninit, slice};
 use crate::{DataLoc, Event, Value};
 
 /// Bytes of a record for data of variable length.
-pub const ROOM: usize = 4096;
+pub const DATA_MAX: usize = 4096;
 
 /// The fixed part of a record.
 ///
@@ -62,8 +62,8 @@ impl<F: Fields, const N: usize> Record<F, N> {
         let text = &text[..text.iter().position(|byte| *byte == 0).unwrap_or(text.len())];
         let start = self.length;
         // A string without space for its NUL is shown as unreadable.
-        let Some(room) = (N - start).checked_sub(1) else { return DataLoc(start as u32) };
-        let text = &text[..text.len().min(room)];
+        let Some(space) = (N - start).checked_sub(1) else { return DataLoc(start as u32) };
+        let text = &text[..text.len().min(space)];
         let place = &mut self.bytes[start..=start + text.len()];
         for (to, from) in place.iter_mut().zip(text.iter().chain([&0])) {
             *to = MaybeUninit::new(*from);

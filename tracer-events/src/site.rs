@@ -1,8 +1,8 @@
 //! An event's site in the program: an instruction without effect and two notes about it. At the instruction, a probe
 //! finds the record's address and length in the first two argument registers.
 //!
-//! - `.note.stapsdt`, as `sys/sdt.h` writes it, so that tools with USDT support find the site. Provider and name are
-//!   system and event. The two arguments are address and length of the record. The semaphore is the event's word.
+//! - `.note.stapsdt`, in the form of `sys/sdt.h`, so that tools with USDT support find the site. Provider and name
+//!   are system and event. The two arguments are address and length of the record. The semaphore is the event's word.
 //! - `.note.tracer`, from which a tracer creates an event: owner `tracer`, type 1; the addresses of the site and of the
 //!   semaphore, eight bytes each; then system, name and description, each with a NUL. The description is the part of a
 //!   format file after the common fields: the lines of the fields, an empty line and `print fmt: `.
@@ -17,7 +17,7 @@
 macro_rules! __site {
     ($event:path, $record:ident, $length:ident, $system:literal, $name:literal, $note:literal, { $($constants:tt)* }) => {
         #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-        // SAFETY: an instruction without effect; the other directives emit into sections of their own.
+        // SAFETY: an instruction without effect; the other directives emit into separate sections.
         unsafe {
             ::core::arch::asm!(
                 "990: .byte 0x0f, 0x1f, 0x44, 0x00, 0x00",

@@ -1,4 +1,5 @@
-//! Functions that the standard library does not have: one ioctl, and the events of this program as a slice.
+//! The unsafe code for system calls and the linker's symbols: one ioctl, and an iterator over the events of this
+//! program.
 
 use core::ffi::c_int;
 use std::{io, os::fd::AsRawFd as _};

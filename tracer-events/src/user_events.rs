@@ -13,7 +13,7 @@ use std::{
 
 use crate::{
     Event,
-    event::{Class, Field, Kind, Place, USER_EVENTS_BIT},
+    event::{Class, Field, FieldLocation, Kind, USER_EVENTS_BIT},
     sys,
 };
 
@@ -74,7 +74,7 @@ fn command(event: &Event) -> String {
 }
 
 /// The user_events type of a field.
-fn value_type(field: &Field, place: Place) -> &'static str {
+fn value_type(field: &Field, place: FieldLocation) -> &'static str {
     if let known @ ("char" | "int" | "unsigned int") = field.ty {
         return known;
     }
@@ -107,7 +107,8 @@ pub(crate) fn write(index: u32, class: &'static Class, record: &[u8]) {
             data.write_vectored(&all[..=pieces.len()])
         })
     } else {
-        // A fixed record ends with its last field in user_events, not with the end of the structure.
+        // In user_events a record without dynamic data ends with its last field, without the padding of the
+        // structure.
         let dynamic = class.fields().any(|(field, _)| field.kind == Kind::Dynamic);
         let length = if dynamic { record.len() } else { end };
         data.write_vectored(&[IoSlice::new(&index), IoSlice::new(&record[COMMON..length])])
@@ -167,7 +168,7 @@ mod tests {
     static EVENT: Event = Event::new("one", "test", &CLASS, nowhere);
 
     #[test]
-    fn commands_are_in_the_kernels_words() {
+    fn commands_have_the_kernels_syntax() {
         assert_eq!(command(&EVENT), "one u8 flags;s32 pid;char[16] comm;__data_loc char[] name");
     }
 
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_is_left_out_and_words_follow() {
+    fn padding_is_omitted_and_words_are_adjusted() {
         let mut record = vec![0_u8; 36];
         record[8] = 7;
         record[12..16].copy_from_slice(&9_i32.to_ne_bytes());

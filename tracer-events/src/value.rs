@@ -4,7 +4,7 @@ use core::ffi::c_void;
 
 /// A value that has the same bytes in a record and in memory. Every bit pattern may be read by tracers.
 ///
-/// Sealed: implemented for the types in the table of [`trace_event!`](crate::trace_event!).
+/// Sealed: implemented for the field types that the [crate documentation](crate#parts-of-an-event) lists.
 pub trait Value: Copy + sealed::Plain {
     /// Whether a format file shows it as signed.
     const SIGNED: bool;

@@ -1,5 +1,5 @@
-//! The compiler's messages for invalid events: compares the error lines and their places with each file's `.stderr` in
-//! `tests/ui`. `BLESS=1` rewrites the files. Paths are relative to the package's directory, where cargo starts its tests.
+//! Compares the compiler's errors for invalid events, lines and positions, with each file's `.stderr` in `tests/ui`.
+//! `BLESS=1` rewrites the files. Paths are relative to the package's directory, where cargo starts its tests.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

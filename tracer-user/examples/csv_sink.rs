@@ -1,4 +1,4 @@
-//! A sink of its own: writes the records of an event as CSV, with a column for each field.
+//! Writes the records of an event as CSV, with a column for each field.
 //!
 //! Run as root; the event may have a filter:
 //!
@@ -18,7 +18,7 @@ use tracer_user::api::{Event, Recording};
 /// Writes events as lines of CSV.
 struct CsvSink<W> {
     out: W,
-    /// Whether the line with the names of the columns is written.
+    /// Whether the header line was written.
     has_header: bool,
 }
 

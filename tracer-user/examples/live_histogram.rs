@@ -1,4 +1,4 @@
-//! A histogram of the sizes of reads that is printed again each second, until the command ends.
+//! Prints a histogram of the sizes of reads each second, until the command ends.
 //!
 //! Run as root:
 //!
@@ -16,7 +16,7 @@ use std::{
 
 use tracer_user::api::{Received, Recording};
 
-/// The time between two tables.
+/// The time between two printed tables.
 const PERIOD: Duration = Duration::from_secs(1);
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -24,11 +24,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut command = Command::new(arguments.next().ok_or("name a command")?);
     command.args(arguments).stderr(Stdio::null());
 
-    // The kernel drops failed reads before a record is made.
+    // The filter drops failed reads in the kernel, before a record is made.
     let mut recording =
         Recording::builder().event("syscalls:sys_exit_read").filter("ret > 0").command(command).start()?;
 
-    // Reads by the power of two below their size.
+    // Number of reads by the largest power of two that is not above their size in bytes.
     let mut buckets: BTreeMap<u64, u64> = BTreeMap::new();
     let mut next = Instant::now() + PERIOD;
     loop {

@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let (calls, median) = (times.len(), times[times.len() / 2]);
         println!("{comm:16} {thread:>8} {calls:>8} {:>10} {median:>10} {:>10}", times[0], times[calls - 1]);
     }
-    // An entry without its exit would be a wrong pair; the counts say whether a record was lost.
+    // A lost record can pair an entry with a later exit. The counts show whether records were lost.
     let dropped: u64 = recording.finish().counts.iter().map(|count| count.dropped).sum();
     println!("dropped: {dropped}");
     Ok(())

@@ -1,19 +1,21 @@
 //! Linux event tracing with the semantics of tracefs, done by eBPF.
 //!
-//! [`api`] is the public library: record events as an iterator, and make, enable and trace events. Everything else is private.
+//! [`api`] is the public library: it records events as an iterator, and defines, enables and emits events. Everything
+//! else is private.
 //!
-//! The feature `internals` makes the layers below public for the tests, benchmarks and fuzz targets of this workspace. It is
-//! unstable: any version may change anything of it.
+//! The feature `internals` makes the layers below public for the tests, benchmarks and fuzz targets of this
+//! workspace. It is unstable: any version may change it.
 //!
-//! Each module is a layer. A module imports only from those listed before it (`cargo xtask lint` checks it): `sys < kernel <
-//! event < lang < plan < code < attach < ring < buffer < render < engine < api < fs < cli`. docs/design/architecture.md
-//! describes the layers.
+//! Each module is a layer. A module imports only from the modules before it, which `cargo xtask lint` checks:
+//! `sys < kernel < event < lang < plan < code < attach < ring < buffer < render < engine < api < fs < cli`.
+//! docs/design/architecture.md describes the layers.
 
-// `pub` and `pub use` in a layer are for the feature `internals`; with it both lints are on.
+// `pub` and `pub use` in a layer are for the feature `internals`, so these lints are enabled only with it.
 #![cfg_attr(not(feature = "internals"), allow(unreachable_pub, unused_imports))]
-// Documentation of the layers is read with `--document-private-items`.
+// The documentation of the layers is read with `--document-private-items`.
 #![cfg_attr(feature = "internals", allow(rustdoc::private_intra_doc_links))]
-// The daemon of a release build ends at a panic: what comes from outside makes an error, and what stands must say why it holds.
+// A panic ends the daemon in a release build. So invalid input must return an error, and a remaining panic must state
+// why it cannot happen.
 #![warn(
     clippy::expect_used,
     clippy::panic,
@@ -48,7 +50,7 @@ mod lang;
 #[cfg(feature = "internals")]
 pub mod lang;
 
-// What `plan` and `code` work on is made here, of what the layers before have checked: an index is our own.
+// `plan` and `code` work on values that earlier layers have checked, so their indices are trusted.
 #[cfg(not(feature = "internals"))]
 #[allow(clippy::indexing_slicing)]
 mod plan;

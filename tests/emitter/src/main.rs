@@ -1,16 +1,17 @@
-//! A small state machine: a task is woken, and runs. Where it waited longer than a bound in between, that is a synthetic event
-//! of a mirror, `long_wait pid_t pid; char[16] comm; u64 wait_us`, emitted in the kernel.
+//! Measures the time from the wake-up of a thread until it runs. If the time exceeds a limit, the program emits a
+//! synthetic event of a mirror in the kernel: `long_wait pid_t pid; char[16] comm; u64 wait_us`.
 //!
-//! `FOLLOWED` has the threads that are looked at, and how long each may wait, in nanoseconds.
+//! `FOLLOWED` maps each watched thread to its limit in nanoseconds.
 //!
-//! Three more programs emit an event each, one from every kind of program that can: `by_raw_tp` for each of a followed thread's
-//! system calls of one number, `by_kprobe` for calls of a function, `by_perf_event` for samples of a perf event.
+//! Three more programs emit one event each and cover the other kinds of programs. `by_raw_tp` is emitted for each
+//! system call that `CALLS` names for a thread, `by_kprobe` for calls of a function, `by_perf_event` for samples of a
+//! perf event.
 #![no_std]
 #![no_main]
 
 use aya_ebpf::{
-    helpers::generated::bpf_ktime_get_ns,
     EbpfContext as _,
+    helpers::generated::bpf_ktime_get_ns,
     macros::{map, perf_event, raw_tracepoint, tracepoint, uprobe},
     maps::HashMap,
     programs::{PerfEventContext, ProbeContext, RawTracePointContext, TracePointContext},
@@ -44,13 +45,14 @@ synth_event! {
     }
 }
 
-/// Numbers of system calls, by thread.
+/// System call number by thread id.
 #[map]
 static CALLS: HashMap<u32, u64> = HashMap::with_max_entries(64, 0);
 
 #[raw_tracepoint]
 pub fn at_raw_tp(ctx: RawTracePointContext) -> u32 {
-    // SAFETY: sys_enter has the number as its second argument; nobody deletes what is followed while this runs.
+    // SAFETY: the second argument of sys_enter is the number; nothing deletes entries of the map while this program
+    // runs.
     let (id, wanted) = unsafe { (ctx.arg::<u64>(1), CALLS.get(&ctx.pid()).copied()) };
     if wanted == Some(id) {
         let _ = synth_event_trace!(by_raw_tp, &ctx, id);
@@ -76,7 +78,7 @@ pub fn at_perf_event(ctx: PerfEventContext) -> u32 {
 #[map]
 static FOLLOWED: HashMap<u32, u64> = HashMap::with_max_entries(64, 0);
 
-/// When a thread was woken.
+/// Wake-up time by thread id, in nanoseconds.
 #[map]
 static WOKEN: HashMap<u32, u64> = HashMap::with_max_entries(64, 0);
 
@@ -88,7 +90,7 @@ const SWITCH_NEXT_COMM: usize = 40;
 const SWITCH_NEXT_PID: usize = 56;
 
 fn begins_to_wait(pid: u32) {
-    // SAFETY: nobody deletes what is followed while this runs.
+    // SAFETY: nothing deletes entries of the map while this program runs.
     if unsafe { FOLLOWED.get(&pid) }.is_some() {
         // SAFETY: no arguments.
         let now = unsafe { bpf_ktime_get_ns() };
@@ -109,7 +111,7 @@ pub fn wakeup(ctx: TracePointContext) -> u32 {
 pub fn switch(ctx: TracePointContext) -> u32 {
     // SAFETY: the record has these fields there.
     unsafe {
-        // Who is still runnable waits from now on.
+        // A thread that is still runnable starts to wait now.
         if ctx.read_at::<u64>(SWITCH_PREV_STATE) == Ok(0)
             && let Ok(pid) = ctx.read_at::<u32>(SWITCH_PREV_PID)
         {

@@ -1,6 +1,6 @@
-//! Fuzzes the language of dynamic events. The target checks that nothing panics, that spans lie in the line and that
-//! every error renders. A listed event must define the same event again, and a printed argument must parse to the
-//! same tree.
+//! Fuzzes the language of dynamic events. The target checks that nothing panics, that spans are inside the line and
+//! that every error renders. A listed event must define the same event again, and a printed argument must parse to
+//! the same tree.
 //!
 //! The first two bytes choose the features of the language. The remaining bytes are written to `dynamic_events`, line
 //! by line.

@@ -1,6 +1,6 @@
-//! Fuzzes the event filter language. The target checks that nothing panics, that positions lie in the text and that
-//! every error renders. A printed tree must parse to the same tree and the same plan, and a plan must evaluate on any
-//! record.
+//! Fuzzes the event filter language. The target checks that nothing panics, that positions are inside the text and
+//! that every error renders. A printed tree must parse to the same tree and the same plan, and a plan must evaluate
+//! on any record.
 //!
 //! The first byte chooses the features of the kernel's filter language, and the next 16 bytes are the record. The
 //! remaining bytes are the filter.
@@ -57,7 +57,7 @@ fuzz_target!(|data: &[u8]| {
                 assert!(error.span().start <= error.span().end && error.span().end <= text.len());
                 // The kernel's position is one past the current byte, or two past it for a missing brace.
                 assert!(error.fault().position <= text.len() + 2);
-                assert!(error.filter_file().len() <= dialect.message_room());
+                assert!(error.filter_file().len() <= dialect.message_max());
                 let _ = (error.log_entry(), error.to_string());
             }
         }

@@ -1,5 +1,5 @@
-//! Fuzzes format files and the records that they print. The target checks that nothing panics and that every accepted
-//! field prints, whatever its offset and size are.
+//! Fuzzes format files and the records that they print. The target checks that nothing panics and that fields of any
+//! accepted offset and size print.
 //!
 //! The first byte is the length of the record, which consists of bytes of the format text itself.
 #![no_main]

@@ -1,7 +1,10 @@
 //! Fuzzes state files: an accepted state is within limits, restoring it never panics, and the state that the mirror
 //! saves afterwards is accepted again.
 
-use tracer_user::{engine::saved::Saved, lang::facts::Found};
+use tracer_user::{
+    engine::saved::{Saved, restore, settings},
+    lang::facts::Found,
+};
 
 use super::frozen;
 
@@ -16,12 +19,12 @@ pub fn taken(data: &[u8]) -> u64 {
     let written = serde_json::to_vec(&saved).expect("a state is JSON");
     assert_eq!(Saved::parse(&written).expect("what was read can be written"), saved);
     let mut mirror = frozen::mirror();
-    let _ = mirror.restore(&saved, &mut |wanted| Found::look(wanted));
-    let kept = mirror.saved();
+    let _ = restore(&mut mirror, &saved, &mut |wanted| Found::open(wanted));
+    let kept = settings(&mirror);
     let written = serde_json::to_vec(&kept).expect("a state is JSON");
-    let again = Saved::parse(&written)
-        .unwrap_or_else(|error| panic!("what we keep is not taken up: {error}: {kept:?}"));
+    let again =
+        Saved::parse(&written).unwrap_or_else(|error| panic!("a saved state is rejected: {error}: {kept:?}"));
     let mut second = frozen::mirror();
-    let _ = second.restore(&again, &mut |wanted| Found::look(wanted));
+    let _ = restore(&mut second, &again, &mut |wanted| Found::open(wanted));
     1
 }

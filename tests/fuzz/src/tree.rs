@@ -7,7 +7,7 @@
 use rustix::io::Errno;
 use tracer_user::engine::client_memory::Seen;
 use tracer_user::engine::user::Caller;
-use tracer_user::fs::{Access, Outcome, Tree};
+use tracer_user::fs::{Access, Client, Outcome, Tree};
 
 use super::bytes::Bytes;
 use super::frozen::tree;
@@ -321,7 +321,7 @@ impl Driven {
             }
             9..=11 => {
                 let (handle, text) = (self.handle(input), Self::text(input));
-                if let Ok(taken) = self.tree.write(handle, &text, who) {
+                if let Ok(taken) = self.tree.write(handle, &text, Client { thread: who, uid: 0 }) {
                     assert!(taken <= text.len(), "more than was written");
                     self.done[2] += u64::from(taken > 0);
                 }
@@ -370,7 +370,7 @@ impl Driven {
             text: if what & 8 == 0 { Ok(text) } else { Err(Errno::FAULT) },
         };
         let caller = Caller { task, uid: if what & 16 == 0 { 0 } else { 1000 }, file, number, head };
-        let _ = caller.try_on(self.tree.mirror(), &seen);
+        let _ = caller.try_on(self.tree.engine(), &seen);
     }
 
     fn learn(&mut self, number: u64) {
@@ -389,6 +389,6 @@ impl Driven {
             assert_eq!(self.tree.remove_dir(instances, &name), Ok(()), "{name} is held by nobody");
         }
         assert_eq!(self.tree.list(instances).map(|all| all.len()), Ok(2));
-        drop(self.tree.mirror().end());
+        drop(self.tree.engine().end());
     }
 }

@@ -5,7 +5,7 @@
 use tracer_user::api::wire::with_values;
 use tracer_user::engine::client_memory::read_again;
 use tracer_user::event::InstanceId;
-use tracer_user::fs::{Access, Outcome, Tree};
+use tracer_user::fs::{Access, Client, Outcome, Tree};
 
 use super::bytes::Bytes;
 use super::frozen::{CPUS, tree};
@@ -41,7 +41,7 @@ pub fn run(data: &[u8]) {
 
 /// The number of records that all CPUs' buffers accepted, and the number that they refused.
 fn totals(tree: &mut Tree) -> (u64, u64) {
-    let state = tree.mirror().get(InstanceId::TOP);
+    let state = tree.engine().instances().get(InstanceId::TOP);
     let buffers = state.into_iter().flat_map(|state| state.buffer.select(None));
     buffers.map(|(_, buffer)| buffer.stats()).fold((0, 0), |(taken, refused), stats| {
         (taken + stats.entries + stats.overrun, refused + stats.dropped)
@@ -90,7 +90,7 @@ pub fn pushed(data: &[u8]) -> u64 {
                 if what & 16 != 0 {
                     record.resize(record.len() * 40, what);
                 }
-                let state = tree.mirror().get_mut(InstanceId::TOP).expect("the top instance");
+                let state = tree.engine().instances_mut().get_mut(InstanceId::TOP).expect("the top instance");
                 if let Some(buffer) = state.buffer.cpu_mut(cpu) {
                     let fits = buffer.push(time, &record);
                     taken += u64::from(fits);
@@ -100,7 +100,7 @@ pub fn pushed(data: &[u8]) -> u64 {
         }
     }
     let stats: Vec<_> = (0..CPUS)
-        .filter_map(|cpu| Some(tree.mirror().get(InstanceId::TOP)?.buffer.cpu(cpu)?.stats()))
+        .filter_map(|cpu| Some(tree.engine().instances().get(InstanceId::TOP)?.buffer.cpu(cpu)?.stats()))
         .collect();
     assert_eq!(totals(&mut tree), (taken, refused), "a record is in no count");
     let first = read(&mut tree, "trace", 700);
@@ -108,7 +108,11 @@ pub fn pushed(data: &[u8]) -> u64 {
     let _ = read(&mut tree, "per_cpu/cpu1/trace_pipe_raw", 4096);
     let _ = read(&mut tree, "trace_pipe", 333);
     for (cpu, before) in (0..CPUS).zip(stats) {
-        let after = tree.mirror().get(InstanceId::TOP).and_then(|state| Some(state.buffer.cpu(cpu)?.stats()));
+        let after = tree
+            .engine()
+            .instances()
+            .get(InstanceId::TOP)
+            .and_then(|state| Some(state.buffer.cpu(cpu)?.stats()));
         let after = after.expect("the CPU stays");
         assert_eq!((after.entries, after.overrun), (0, before.overrun), "trace_pipe left something");
         assert_eq!(after.read, before.entries, "a record is in no count");
@@ -142,7 +146,7 @@ fn write(tree: &mut Tree, path: &str, text: &[u8]) {
     let Ok(number) = tree.find(path) else { return };
     let access = Access { read: false, write: true, truncate: false, uid: 0 };
     if let Ok((handle, _)) = tree.open(number, access, std::process::id()) {
-        let _ = tree.write(handle, text, std::process::id());
+        let _ = tree.write(handle, text, Client { thread: std::process::id(), uid: 0 });
         tree.close(handle);
     }
 }

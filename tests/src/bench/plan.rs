@@ -1,19 +1,20 @@
-//! What a run of the benchmarks measures, and how often.
+//! The selection of measurements of a benchmark run, and the number of rounds.
 
 use super::tool::Tool;
 
-/// What to measure and how often.
+/// The measurements and the number of rounds.
 #[derive(Clone, Debug)]
-#[allow(clippy::struct_excessive_bools)]
 pub struct Plan {
-    /// Rounds, at least one; docs/PERFORMANCE.md shows seven or more.
+    /// Rounds, at least one. The tables in docs/reference/performance.md use seven or more.
     pub rounds: usize,
     /// The competitors; tracefs is the base of the ratios.
     pub tools: Vec<Tool>,
     /// The measurements to run.
     pub parts: Vec<Part>,
-    /// Restricts [`Part::Probes`] to the rows whose names contain this text.
+    /// Restricts [`Part::Cost`] and [`Part::Probes`] to the rows whose names contain this text.
     pub rows: String,
+    /// Appended to the title of each table, such as `, in an emulated machine`.
+    pub place: String,
 }
 
 /// One kind of measurement, with its own tables.
@@ -21,32 +22,58 @@ pub struct Plan {
 pub enum Part {
     /// Added cost of a hit of a trace event.
     Cost,
+    /// Added cost of a system call that is not traced.
+    Untraced,
+    /// Added cost of a further consumer of a traced event.
+    Consumers,
     /// Added cost of a hit of a probe or a histogram.
     Probes,
+    /// Time to attach to many functions.
+    Functions,
     /// Program events: the cost of untraced ones, and their memory.
     Events,
     /// Time to the first event.
     First,
+    /// Records at full rate that nobody reads.
+    Unread,
     /// Draining and rendering, and memory.
     Throughput,
-    /// Turning all events on and off.
+    /// Enabling and disabling all events.
     All,
+    /// Instructions and helpers of which a hit consists.
+    Parts,
 }
 
 impl Part {
     /// All parts, in the order of their tables.
-    pub const ALL: [Self; 6] =
-        [Self::Cost, Self::Probes, Self::Events, Self::First, Self::Throughput, Self::All];
+    pub const ALL: [Self; 11] = [
+        Self::Cost,
+        Self::Untraced,
+        Self::Consumers,
+        Self::Probes,
+        Self::Functions,
+        Self::Events,
+        Self::First,
+        Self::Unread,
+        Self::Throughput,
+        Self::All,
+        Self::Parts,
+    ];
 
     /// The part's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cost => "cost",
+            Self::Untraced => "untraced",
+            Self::Consumers => "consumers",
             Self::Probes => "probes",
+            Self::Functions => "functions",
             Self::Events => "events",
             Self::First => "first",
+            Self::Unread => "unread",
             Self::Throughput => "throughput",
             Self::All => "all",
+            Self::Parts => "parts",
         }
     }
 }

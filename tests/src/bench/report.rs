@@ -16,50 +16,82 @@ const CLOSE: &str = "<!-- bench: end -->";
 /// Start of a table's title.
 const TITLE: &str = "### ";
 
-/// Describes the machine and the plan of the measurement.
-pub(super) fn head(plan: &Plan, cpus: usize) -> String {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info
-        .lines()
-        .find_map(|line| line.strip_prefix("model name"))
-        .map_or("unknown CPU", |rest| rest.trim_start_matches([' ', '\t', ':']));
-    let mut text = format!(
-        "Kernel {}, {} ({cpus} CPUs{}), {} rounds interleaved",
-        release.trim(),
-        model.trim(),
-        if info.contains("hypervisor") { ", virtual" } else { "" },
-        plan.rounds
-    );
-    if plan.tools.contains(&Tool::Bpftrace)
-        && let Ok(output) = Command::new("bpftrace").arg("--version").output()
-    {
-        let _ = write!(text, ", {}", String::from_utf8_lossy(&output.stdout).trim());
-    }
-    text.push_str(".\n");
-    text
+/// The machine of a run, as far as results depend on it.
+pub(super) struct Machine {
+    /// The kernel's release.
+    pub(super) kernel: String,
+    /// The CPU's model.
+    pub(super) cpu: String,
+    pub(super) cpus: usize,
+    pub(super) is_virtual: bool,
+    /// bpftrace's version, if the plan has bpftrace.
+    pub(super) bpftrace: Option<String>,
 }
 
-/// The tables of a part with the head below each title, because every table belongs to one run.
-pub(super) fn dated(tables: &str, plan: &Plan, cpus: usize) -> String {
-    let head = head(plan, cpus);
+impl Machine {
+    /// Describes the running machine.
+    pub(super) fn of(plan: &Plan, cpus: usize) -> Self {
+        let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = info.lines().find_map(|line| line.strip_prefix("model name"));
+        let bpftrace = plan
+            .tools
+            .contains(&Tool::Bpftrace)
+            .then(|| Command::new("bpftrace").arg("--version").output().ok())
+            .flatten();
+        Self {
+            kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+            cpu: model.map_or("unknown CPU", |rest| rest.trim_matches([' ', '\t', ':'])).to_owned(),
+            cpus,
+            is_virtual: info.contains("hypervisor"),
+            bpftrace: bpftrace.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()),
+        }
+    }
+
+    /// The line below each title.
+    fn head(&self, rounds: usize) -> String {
+        let Self { kernel, cpu, cpus, is_virtual, bpftrace } = self;
+        let is_virtual = if *is_virtual { ", virtual" } else { "" };
+        let bpftrace = bpftrace.as_ref().map_or_else(String::new, |version| format!(", {version}"));
+        format!("Kernel {kernel}, {cpu} ({cpus} CPUs{is_virtual}), {rounds} rounds interleaved{bpftrace}.\n")
+    }
+}
+
+/// The tables of a part with the place of the run in each title and the head below it, because every table belongs to
+/// one run.
+pub(super) fn dated(tables: &str, machine: &Machine, plan: &Plan) -> String {
+    let head = machine.head(plan.rounds);
     let mut text = String::new();
     for line in tables.split_inclusive('\n') {
-        text.push_str(line);
         if line.starts_with(TITLE) {
-            let _ = write!(text, "\n{head}");
+            let _ = write!(text, "{}{}\n\n{head}", line.trim_end(), plan.place);
+        } else {
+            text.push_str(line);
         }
     }
     text
 }
 
-/// Writes the tables between the marks of a document. A table replaces the old one with the same title.
+/// The page without tables: how they are measured.
+const PAGE: &str = include_str!("page.md");
+
+/// Writes the page with these tables. A table replaces the one with the same title that the file has now; the other
+/// tables of the file stay.
 ///
 /// # Errors
-/// When the document cannot be read or written, or has no marks.
-pub fn write_between_marks(path: &Path, tables: &str) -> Result<()> {
-    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    fs::write(path, between_marks(&text, tables)?).with_context(|| path.display().to_string())
+/// When the file cannot be read or written, or has no marks.
+pub fn write_page(path: &Path, tables: &str) -> Result<()> {
+    let old = match fs::read_to_string(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => PAGE.to_owned(),
+        text => text.with_context(|| path.display().to_string())?,
+    };
+    fs::write(path, page(&old, tables)?).with_context(|| path.display().to_string())
+}
+
+/// The page with the tables of an older version of it, and with new ones.
+fn page(old: &str, tables: &str) -> Result<String> {
+    let all = between_marks(old, tables)?;
+    let kept = all.split_once(OPEN).and_then(|(_, rest)| rest.split_once(CLOSE)).context("no marks")?.0;
+    between_marks(PAGE, kept)
 }
 
 fn between_marks(text: &str, tables: &str) -> Result<String> {
@@ -67,6 +99,7 @@ fn between_marks(text: &str, tables: &str) -> Result<String> {
     let (old, after) = rest.split_once(CLOSE).context("no mark where the tables end")?;
     let new = sections(tables);
     let mut all = sections(old);
+    all.retain(|(title, _)| !title.is_empty());
     for (title, section) in new {
         match all.iter_mut().find(|(known, _)| *known == title) {
             Some(known) => known.1 = section,
@@ -100,7 +133,8 @@ mod tests {
 
     #[test]
     fn tables_replace_tables() {
-        let text = format!("a\n{OPEN}\n### One\n\nold\n\n### All 20 events\n\nkept\n{CLOSE}\nb\n");
+        let text =
+            format!("a\n{OPEN}\nof no table\n\n### One\n\nold\n\n### All 20 events\n\nkept\n{CLOSE}\nb\n");
         let new = between_marks(&text, "\n### One\n\nnew\n").unwrap();
         assert_eq!(new, format!("a\n{OPEN}\n### One\n\nnew\n\n### All 20 events\n\nkept\n{CLOSE}\nb\n"));
         assert_eq!(between_marks(&new, "\n### One\n\nnew\n").unwrap(), new);
@@ -110,5 +144,12 @@ mod tests {
             format!("a\n{OPEN}\n### One\n\nnew\n\n### All 21 events\n\nmore\n\n### Two\n\nx\n{CLOSE}\nb\n")
         );
         assert!(between_marks("a", "b").is_err());
+    }
+
+    #[test]
+    fn the_page_has_nothing_but_the_output() {
+        let path = Path::new("../docs/reference/performance.md");
+        let text = fs::read_to_string(path).unwrap();
+        assert_eq!(page(&text, "").unwrap(), text);
     }
 }

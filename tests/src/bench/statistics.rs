@@ -1,7 +1,7 @@
 //! The median of a measurement's rounds, and ratios of medians.
 
 /// The median; the mean of the middle two values when their number is even, and 0 without values.
-pub(super) fn median(values: &[f64]) -> f64 {
+pub(in crate::bench) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;
@@ -10,6 +10,13 @@ pub(super) fn median(values: &[f64]) -> f64 {
         n if n % 2 == 1 => sorted[middle],
         _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
     }
+}
+
+/// The median as a cell of a table, with the smallest and the largest value in parentheses.
+pub(in crate::bench) fn spread(values: &[f64]) -> String {
+    let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    format!("{:.0} ({low:.0}..{high:.0})", median(values))
 }
 
 /// Largest spread of the middle half of a measurement's rounds, relative to their median.
@@ -30,7 +37,11 @@ fn is_steady(values: &[f64]) -> bool {
 }
 
 /// A ratio of medians as a cell of a table; `unsteady` where the rounds of one side spread too far.
-pub(super) fn ratio(ours: &[f64], theirs: &[f64]) -> String {
+/// Empty without values of the other side.
+pub(in crate::bench) fn ratio(ours: &[f64], theirs: &[f64]) -> String {
+    if theirs.is_empty() {
+        return String::new();
+    }
     if is_steady(ours) && is_steady(theirs) {
         format!("{:.2}", median(ours) / median(theirs))
     } else {

@@ -1,4 +1,4 @@
-//! The competitors: each is started on an event with a filter, and stopping it returns its lost hits.
+//! The competitors. Each is started on an event with a filter; stopping it returns the number of lost hits.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
@@ -25,7 +25,7 @@ use super::tracepoint::Event;
 const BPFTRACE_ATTACHES: Duration = Duration::from_secs(20);
 
 /// Buffer size of every competitor, in kilobytes per CPU.
-pub(super) const BUFFER_KB: u32 = 16 * 1024;
+pub(in crate::bench) const BUFFER_KB: u32 = 16 * 1024;
 
 /// A competitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,20 +39,27 @@ pub enum Tool {
 }
 
 /// A running competitor.
-pub(super) enum Active {
+pub(in crate::bench) enum Active {
     Tracefs(Box<Oracle>),
     Bpftrace(Bpftrace),
     Tracer(Running),
     /// A mounted mirror, and the directory of its instance.
     Mirror(Box<Mounted>, PathBuf),
-    /// An event of the kernel's own, in an instance, and its definition, which must be dropped after the instance.
+    /// An instance of the kernel's tracefs with a dynamic event, and the event's definition. The definition must be
+    /// dropped after the instance.
     Defined(Box<Oracle>, KernelEvent),
     /// The kernel's own histogram, in an instance: its file and line.
     Counted(Box<Oracle>, String, String),
     /// `tracer hist`.
     Hist(Running),
-    /// A histogram in a mirror of its own.
+    /// A histogram in a separate mirror.
     MirrorHist(Box<Mounted>),
+    /// Instances of the kernel's tracefs, and a trigger in the first one: its event and its line.
+    Consumed {
+        first: Box<Oracle>,
+        second: Option<Box<Oracle>>,
+        trigger: Option<(&'static str, String)>,
+    },
     /// A raw tracepoint program that only returns.
     Empty(OwnedFd),
 }
@@ -61,14 +68,26 @@ pub(super) enum Active {
 const RETURN_0: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
 
 /// Attaches the empty program to the event's raw tracepoint: the lower bound of every eBPF tracer.
-pub(super) fn empty(raw_tracepoint: &str) -> Result<Active> {
+pub(in crate::bench) fn empty(raw_tracepoint: &str) -> Result<Active> {
     let program = Prog::load(ProgKind::RawTracepoint, &RETURN_0, "empty")?;
     // The attachment keeps the program alive.
     Ok(Active::Empty(program.attach_raw_tracepoint(raw_tracepoint)?))
 }
 
-/// Turns the event on in an instance of a mirror of its own, without a reader.
-pub(super) fn mirror(event: &Event, filter: &str) -> Result<Active> {
+/// Makes an empty instance, of the kernel's tracefs or of a separate mirror (for [`Tool::Tracer`]).
+pub(in crate::bench) fn instance(tool: Tool) -> Result<(Active, PathBuf)> {
+    if tool == Tool::Tracefs {
+        let oracle = Oracle::create("bench")?;
+        let dir = oracle.dir().to_owned();
+        return Ok((Active::Tracefs(Box::new(oracle)), dir));
+    }
+    let mounted = Mounted::start("bench")?;
+    let dir = mounted.instance("bench")?;
+    Ok((Active::Mirror(Box::new(mounted), dir.clone()), dir))
+}
+
+/// Enables the event in an instance of a separate mirror, without a reader.
+pub(in crate::bench) fn mirror(event: &Event, filter: &str) -> Result<Active> {
     let mounted = Mounted::start("bench")?;
     let dir = mounted.instance("bench")?;
     set(&dir, "buffer_size_kb", &BUFFER_KB.to_string())?;
@@ -78,16 +97,16 @@ pub(super) fn mirror(event: &Event, filter: &str) -> Result<Active> {
     Ok(Active::Mirror(Box::new(mounted), dir))
 }
 
-/// Writes a histogram to an event's `trigger` (`system/name`) in an instance of a mirror of its own.
-pub(super) fn mirror_hist(event: &str, line: &str) -> Result<Active> {
+/// Writes a histogram to an event's `trigger` (`system/name`) in an instance of a separate mirror.
+pub(in crate::bench) fn mirror_hist(event: &str, line: &str) -> Result<Active> {
     let mounted = Mounted::start("bench")?;
     let dir = mounted.instance("bench")?;
     set(&dir, &format!("events/{event}/trigger"), line)?;
     Ok(Active::MirrorHist(Box::new(mounted)))
 }
 
-/// A running `bpftrace`; its output is read and counted, not kept.
-pub(super) struct Bpftrace {
+/// A running `bpftrace`. Threads read its output, count the lost events and discard the text.
+pub(in crate::bench) struct Bpftrace {
     child: Child,
     lost: Arc<AtomicU64>,
     readers: Vec<JoinHandle<()>>,
@@ -122,7 +141,7 @@ impl Tool {
 
     /// Starts the tool on the event; `filter` is in the kernel's language, and `predicate` is its equivalent for
     /// bpftrace.
-    pub(super) fn start(self, event: &Event, filter: &str, predicate: &str) -> Result<Active> {
+    pub(in crate::bench) fn start(self, event: &Event, filter: &str, predicate: &str) -> Result<Active> {
         match self {
             Self::Tracefs => {
                 let oracle = Oracle::create("bench")?;
@@ -141,9 +160,9 @@ impl Tool {
     }
 }
 
-/// Waits until bpftrace has attached its probe: its output announces the attachment only beforehand. Once attached,
-/// it holds a perf event for the probe in addition to one per CPU for its output.
-pub(super) fn attached(pid: u32) -> Result<()> {
+/// Waits until bpftrace has attached its probe. Its output announces the attachment too early. After the attachment
+/// it has a perf event for the probe, in addition to one per CPU for its output.
+pub(in crate::bench) fn attached(pid: u32) -> Result<()> {
     let outputs = host::last_cpu()? + 1;
     let deadline = Instant::now() + BPFTRACE_ATTACHES;
     while Instant::now() < deadline {
@@ -163,7 +182,7 @@ pub(super) fn attached(pid: u32) -> Result<()> {
 }
 
 /// Interrupts a child as Ctrl-C does and waits for its end; kills it after ten seconds.
-pub(super) fn end(child: &mut Child) -> Result<()> {
+pub(in crate::bench) fn end(child: &mut Child) -> Result<()> {
     rustix::process::kill_process(Pid::from_child(child), Signal::INT)?;
     let deadline = Instant::now() + Duration::from_secs(10);
     while child.try_wait()?.is_none() {
@@ -176,12 +195,12 @@ pub(super) fn end(child: &mut Child) -> Result<()> {
 }
 
 /// The arguments that set the buffer size of `tracer`.
-pub(super) fn buffer_arguments() -> [String; 2] {
+pub(in crate::bench) fn buffer_arguments() -> [String; 2] {
     ["--buffer-size-kb".to_owned(), BUFFER_KB.to_string()]
 }
 
 /// `bpftrace` with a script and with buffers of the common size.
-pub(super) fn bpftrace(script: &str) -> Command {
+pub(in crate::bench) fn bpftrace(script: &str) -> Command {
     let mut command = Command::new("bpftrace");
     command
         .env("BPFTRACE_PERF_RB_PAGES", (BUFFER_KB / 4).to_string())
@@ -193,7 +212,7 @@ pub(super) fn bpftrace(script: &str) -> Command {
 }
 
 impl Bpftrace {
-    pub(super) fn start(script: &str) -> Result<Self> {
+    pub(in crate::bench) fn start(script: &str) -> Result<Self> {
         let mut child = bpftrace(script).spawn().context("cannot start bpftrace")?;
         let lost = Arc::new(AtomicU64::new(0));
         let mut output = BufReader::new(child.stdout.take().context("no output")?);
@@ -240,9 +259,29 @@ fn count_lost(mut stream: impl BufRead, lost: &AtomicU64) {
     }
 }
 
+/// Removes a trigger of the kernel's tracefs.
+fn remove(oracle: &Oracle, file: &str, line: &str) -> Result<()> {
+    let removed = mirror::write(oracle.dir(), file, format!("!{line}").as_bytes(), true);
+    Ok(removed.map_err(std::io::Error::from_raw_os_error)?)
+}
+
 impl Active {
+    /// The process that collects, if there is one.
+    pub(in crate::bench) fn process(&self) -> Option<u32> {
+        match self {
+            Self::Tracefs(_)
+            | Self::Defined(..)
+            | Self::Counted(..)
+            | Self::Consumed { .. }
+            | Self::Empty(_) => None,
+            Self::Bpftrace(bpftrace) => Some(bpftrace.child.id()),
+            Self::Tracer(running) | Self::Hist(running) => Some(running.pid()),
+            Self::Mirror(mounted, _) | Self::MirrorHist(mounted) => Some(mounted.pid()),
+        }
+    }
+
     /// Stops tracing and returns the number of lost hits.
-    pub(super) fn stop(self) -> Result<u64> {
+    pub(in crate::bench) fn stop(self) -> Result<u64> {
         match self {
             Self::Tracefs(oracle) => {
                 oracle.tracing(false)?;
@@ -258,8 +297,16 @@ impl Active {
                 lost
             }
             Self::Counted(oracle, file, line) => {
-                let removed = mirror::write(oracle.dir(), &file, format!("!{line}").as_bytes(), true);
-                removed.map_err(std::io::Error::from_raw_os_error)?;
+                remove(&oracle, &file, &line)?;
+                Ok(0)
+            }
+            Self::Consumed { first, second, trigger } => {
+                if let Some((event, line)) = trigger {
+                    remove(&first, &format!("events/{event}/trigger"), &line)?;
+                }
+                for oracle in [Some(first), second].into_iter().flatten() {
+                    oracle.tracing(false)?;
+                }
                 Ok(0)
             }
             Self::Hist(running) => {

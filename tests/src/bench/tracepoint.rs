@@ -1,24 +1,24 @@
-//! The tracepoint events whose hits are measured, with their filters.
+//! The measured tracepoint events and their filters.
 
 use super::victim::{Kind, Victim};
 
 /// A measured tracepoint event.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Event {
+pub(in crate::bench) struct Event {
     /// `system:name`.
-    pub(super) name: &'static str,
+    pub(in crate::bench) name: &'static str,
     /// The raw tracepoint of the event.
-    pub(super) raw: &'static str,
+    pub(in crate::bench) raw: &'static str,
     /// The victim that provokes the event.
-    pub(super) kind: Kind,
+    pub(in crate::bench) kind: Kind,
     /// A filter that no hit passes, for tracefs and for bpftrace.
-    pub(super) never: (&'static str, &'static str),
-    /// What bpftrace prints: all fields of the event, as tracefs shows them.
-    print: &'static str,
+    pub(in crate::bench) never: (&'static str, &'static str),
+    /// Arguments of bpftrace's `printf`: all fields of the event, as tracefs shows them.
+    pub(in crate::bench) print: &'static str,
 }
 
 /// The measured tracepoint events.
-pub(super) const EVENTS: &[Event] = &[
+pub(in crate::bench) const EVENTS: &[Event] = &[
     Event {
         name: "raw_syscalls:sys_enter",
         raw: "sys_enter",
@@ -44,12 +44,12 @@ pub(super) const EVENTS: &[Event] = &[
 
 impl Event {
     /// A bpftrace script that prints the hits that pass the predicate.
-    pub(super) fn bpftrace(&self, predicate: &str) -> String {
+    pub(in crate::bench) fn bpftrace(&self, predicate: &str) -> String {
         format!("tracepoint:{} /{predicate}/ {{ printf({}); }}", self.name, self.print)
     }
 
     /// A filter that only the victim's hits pass, for tracefs and for bpftrace.
-    pub(super) fn own(&self, victim: &Victim) -> (String, String) {
+    pub(in crate::bench) fn own(&self, victim: &Victim) -> (String, String) {
         match self.kind {
             Kind::Getppid | Kind::Call | Kind::Nop | Kind::LongNop | Kind::Event => {
                 (format!("common_pid == {}", victim.pid()), format!("tid == {}", victim.pid()))

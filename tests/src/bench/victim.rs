@@ -1,9 +1,9 @@
 //! The traced process: it repeats one operation and times itself in short batches.
 //!
 //! The first line of its output is its thread ids. It then answers each line of its input. `batches N CALLS` returns
-//! the nanoseconds of a call at the tenth percentile of the batches: a neighbour on the machine only adds time, so
-//! the fast batches are the undisturbed ones. `calls N` returns the number of calls made. `steady MICROS` calls at
-//! that interval until the next line. The process ends with its input.
+//! the nanoseconds of a call in each batch. `calls N` makes these calls at full speed and returns the nanoseconds that
+//! they took in all. `steady MICROS` calls at that interval until the next line. The process exits at the end of its
+//! input.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
@@ -67,22 +67,22 @@ impl Kind {
 
 /// A running victim, as the benchmark sees it.
 #[derive(Debug)]
-pub(super) struct Victim {
+pub(in crate::bench) struct Victim {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
     /// Ids of the threads that make hits; the process's main thread is first.
-    pub(super) threads: Vec<u32>,
+    pub(in crate::bench) threads: Vec<u32>,
 }
 
 impl Victim {
     /// Starts a victim on the last CPU.
-    pub(super) fn start(kind: Kind) -> Result<Self> {
+    pub(in crate::bench) fn start(kind: Kind) -> Result<Self> {
         Self::with(kind, None)
     }
 
     /// Starts a victim that registers its events in the `user_events` files of a tracefs or a mirror.
-    pub(super) fn registered(dir: &Path) -> Result<Self> {
+    pub(in crate::bench) fn registered(dir: &Path) -> Result<Self> {
         Self::with(Kind::Event, Some(dir))
     }
 
@@ -103,25 +103,25 @@ impl Victim {
     }
 
     /// Process id.
-    pub(super) fn pid(&self) -> u32 {
+    pub(in crate::bench) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Nanoseconds of a call (a switch), measured in this many batches of this many calls.
-    pub(super) fn batches(&mut self, batches: usize, calls: usize) -> Result<f64> {
+    /// Measures a call (a switch) in this many batches of this many calls.
+    pub(in crate::bench) fn batches(&mut self, batches: usize, calls: usize) -> Result<Batches> {
         writeln!(self.input, "batches {batches} {calls}")?;
-        Ok(self.line()?.trim().parse()?)
+        let times: Result<Vec<f64>, _> = self.line()?.split_whitespace().map(str::parse).collect();
+        Ok(Batches(times?))
     }
 
-    /// Makes this many calls (switches) at full speed.
-    pub(super) fn calls(&mut self, calls: usize) -> Result<()> {
+    /// Makes this many calls (switches) at full speed, and returns the nanoseconds of one.
+    pub(in crate::bench) fn calls(&mut self, calls: usize) -> Result<f64> {
         writeln!(self.input, "calls {calls}")?;
-        self.line()?;
-        Ok(())
+        Ok(self.line()?.trim().parse::<f64>()? / calls as f64)
     }
 
     /// Calls at this interval, in microseconds, until the next command.
-    pub(super) fn steady(&mut self, micros: u64) -> Result<()> {
+    pub(in crate::bench) fn steady(&mut self, micros: u64) -> Result<()> {
         writeln!(self.input, "steady {micros}")?;
         Ok(())
     }
@@ -131,6 +131,24 @@ impl Victim {
         self.output.read_line(&mut line)?;
         Ok(line)
     }
+}
+
+/// The nanoseconds of a call in each batch of a measurement.
+#[derive(Clone, Debug, Default)]
+pub(in crate::bench) struct Batches(pub(in crate::bench) Vec<f64>);
+
+impl Batches {
+    /// The tenth percentile. Disturbances only add time, so this is the undisturbed call.
+    pub(in crate::bench) fn p10(&self) -> f64 {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted.get(sorted.len() / 10).copied().unwrap_or_default()
+    }
+}
+
+/// Calls that a victim makes for one measurement with [`Victim::batches`], those before each batch included.
+pub(in crate::bench) fn calls_made(batches: usize, calls: usize) -> usize {
+    batches * (calls + WARM)
 }
 
 impl Drop for Victim {
@@ -171,10 +189,15 @@ pub fn serve(kind: Kind, registers: Option<&Path>) -> Result<()> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let number = |at: usize| words.get(at).and_then(|word| word.parse::<usize>().ok()).unwrap_or(1);
         match words.first().copied() {
-            Some("batches") => writeln!(output, "{}", work.batches(number(1), number(2))?)?,
+            Some("batches") => {
+                let times = work.batches(number(1), number(2))?;
+                let times: Vec<_> = times.iter().map(f64::to_string).collect();
+                writeln!(output, "{}", times.join(" "))?;
+            }
             Some("calls") => {
+                let start = Instant::now();
                 work.run(number(1))?;
-                writeln!(output, "{}", number(1))?;
+                writeln!(output, "{}", start.elapsed().as_nanos())?;
             }
             Some("steady") => {
                 let pause = Duration::from_micros(number(1) as u64);
@@ -191,32 +214,32 @@ pub fn serve(kind: Kind, registers: Option<&Path>) -> Result<()> {
 
 /// The function that a victim of [`Kind::Call`] calls, as a target of probes.
 #[inline(never)]
-pub(super) extern "C" fn probed(number: u64) -> u64 {
+pub(in crate::bench) extern "C" fn probed(number: u64) -> u64 {
     std::hint::black_box(number + 1)
 }
 
-/// A no-op instruction of one byte (on arm64 of four), as at USDT places, and a return.
+/// A no-op instruction of one byte (four bytes on arm64), as at USDT sites, and a return.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
-pub(super) extern "C" fn nop(_: u64) {
+pub(in crate::bench) extern "C" fn nop(_: u64) {
     std::arch::naked_asm!("nop", "ret")
 }
 
 /// A no-op instruction of five bytes, and a return.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
-pub(super) extern "C" fn long_nop(_: u64) {
+pub(in crate::bench) extern "C" fn long_nop(_: u64) {
     std::arch::naked_asm!(".byte 0x0f, 0x1f, 0x44, 0x00, 0x00", "ret")
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 #[unsafe(naked)]
-pub(super) extern "C" fn nop(_: u64) {
+pub(in crate::bench) extern "C" fn nop(_: u64) {
     std::arch::naked_asm!("nop", "ret")
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) use nop as long_nop;
+pub(in crate::bench) use nop as long_nop;
 
 /// Some tens of nanoseconds of work. The time of a nearly empty call would not show how fast the machine is.
 fn spin(number: u64) -> u64 {
@@ -294,8 +317,8 @@ impl Work {
         Ok(())
     }
 
-    /// Nanoseconds of a hit: the tenth percentile of all batches.
-    fn batches(&mut self, batches: usize, calls: usize) -> Result<f64> {
+    /// Nanoseconds of a hit in each batch.
+    fn batches(&mut self, batches: usize, calls: usize) -> Result<Vec<f64>> {
         let mut times = Vec::with_capacity(batches);
         for _ in 0..batches {
             self.run(WARM)?;
@@ -304,8 +327,7 @@ impl Work {
             times.push(start.elapsed().as_nanos() as f64 / calls as f64);
             std::thread::sleep(PAUSE);
         }
-        times.sort_by(f64::total_cmp);
-        Ok(times.get(batches / 10).copied().unwrap_or_default())
+        Ok(times)
     }
 }
 

@@ -1,11 +1,10 @@
-//! The benchmarks: `tracer-bench [--rounds N] [--tools LIST] [--only LIST] [--write FILE]`, run by `cargo xtask
-//! bench`. The victim process runs the same binary, as `tracer-bench victim KIND [DIRECTORY]`.
+//! The benchmarks, run by `cargo xtask bench`; `--help` lists the options. The victim process runs the same binary, as `tracer-bench victim KIND [DIRECTORY]`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use tracer_tests::bench::{Kind, Part, Plan, Tool, run, serve, write_between_marks};
+use tracer_tests::bench::{Kind, Part, Plan, Tool, run, serve, write_page};
 
 const HELP: &str = "\
 Measures tracer against the kernel's own tracefs and bpftrace, and prints markdown tables.
@@ -14,10 +13,15 @@ usage: tracer-bench [options]
 
   --rounds N     rounds of every measurement (default 9)
   --tools LIST   of tracefs,bpftrace,tracer (default: all that are there)
-  --only LIST    of cost,probes,events,first,throughput,all (default: all of these)
-  --rows TEXT    of `probes` only those lines that have this in their names
-  --write FILE   put the tables between the marks of FILE, too, each in the place of the one with its title; not with
-                 --rows, as a table is of one run
+  --only LIST    of cost,untraced,consumers,probes,functions,events,first,unread,throughput,all,parts
+                 (default: all of these)
+  --rows TEXT    of `cost` and `probes` only those lines that have this in their names
+  --json FILE    write the values of all rounds
+  --place TEXT   append this to the title of each table
+  --save FILE    write the tables
+  --with FILE    add the tables of a run with --save to those of --write
+  --write FILE   write the page with the tables; it keeps those of its tables that this run does not replace. Not
+                 with --rows, because a table is of one run
 
 `tracer` is looked for beside this binary, or where TRACER_BIN says. Needs root.
 ";
@@ -39,11 +43,17 @@ fn start() -> Result<()> {
         return serve(kind, arguments.get(2).map(Path::new));
     }
     let mut tools: Vec<Tool> = Tool::ALL.into_iter().filter(|tool| tool.is_there()).collect();
-    let mut plan = Plan { rounds: 9, tools: Vec::new(), parts: Part::ALL.to_vec(), rows: String::new() };
-    let mut write = None;
+    let mut plan = Plan {
+        rounds: 9,
+        tools: Vec::new(),
+        parts: Part::ALL.to_vec(),
+        rows: String::new(),
+        place: String::new(),
+    };
+    let [mut json, mut save, mut with, mut write]: [Option<PathBuf>; 4] = [const { None }; 4];
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
-        let mut value = || rest.next().with_context(|| format!("{argument} wants a value"));
+        let mut value = || rest.next().with_context(|| format!("{argument} requires a value"));
         match argument.as_str() {
             "--help" | "-h" => {
                 print!("{HELP}");
@@ -51,26 +61,45 @@ fn start() -> Result<()> {
             }
             "--rounds" => plan.rounds = value()?.parse().context("--rounds")?,
             "--tools" => {
-                let names = value()?;
-                tools = Tool::ALL.into_iter().filter(|t| names.split(',').any(|n| n == t.name())).collect();
+                tools = value()?
+                    .split(',')
+                    .map(|name| {
+                        let tool = Tool::ALL.into_iter().find(|tool| tool.name() == name);
+                        tool.with_context(|| format!("--tools: there is no tool {name}"))
+                    })
+                    .collect::<Result<_>>()?;
             }
             "--only" => {
-                let parts = value()?;
-                let parts: Vec<&str> = parts.split(',').collect();
-                plan.parts = Part::ALL.into_iter().filter(|part| parts.contains(&part.name())).collect();
+                plan.parts = value()?
+                    .split(',')
+                    .filter(|name| !name.is_empty())
+                    .map(|name| {
+                        let part = Part::ALL.into_iter().find(|part| part.name() == name);
+                        part.with_context(|| format!("--only: there is no part {name}"))
+                    })
+                    .collect::<Result<_>>()?;
             }
             "--rows" => plan.rows.clone_from(value()?),
+            "--place" => plan.place.clone_from(value()?),
+            "--json" => json = Some(PathBuf::from(value()?)),
+            "--save" => save = Some(PathBuf::from(value()?)),
+            "--with" => with = Some(PathBuf::from(value()?)),
             "--write" => write = Some(PathBuf::from(value()?)),
-            other => bail!("what is {other}? --help tells what there is"),
+            other => bail!("unknown argument {other}: see --help"),
         }
     }
     plan.tools = tools;
     if write.is_some() && !plan.rows.is_empty() {
         bail!("--write with --rows would make a table of several runs");
     }
-    let tables = run(&plan, |table| print!("{table}"))?;
+    let mut tables = match with {
+        Some(path) => std::fs::read_to_string(&path).with_context(|| path.display().to_string())?,
+        None => String::new(),
+    };
+    let new = run(&plan, json.as_deref(), save.as_deref(), |table| print!("{table}"))?;
+    tables.push_str(&new);
     if let Some(path) = write {
-        write_between_marks(&path, &tables)?;
+        write_page(&path, &tables)?;
     }
     Ok(())
 }

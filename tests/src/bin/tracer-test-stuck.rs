@@ -1,4 +1,4 @@
-//! A test program that holds its own address space's lock for writing until a file system answers.
+//! A test program that holds the lock of its own address space for writing until a file system answers.
 //!
 //! `tracer-test-stuck HELD MAPPED` maps the file MAPPED, calls getpgid(2) a few times and prints `ready`. When a line
 //! arrives on its standard input, it prints `stuck` and then takes the lock. HELD is a file of

@@ -1,7 +1,7 @@
-//! A test program that attacks a mirror through its user events, and the program that it executes, which watches its
-//! memory.
+//! A test program that attacks a mirror through its user events. It also executes a copy of itself, which checks its
+//! own memory for foreign writes.
 //!
-//! All pages that it registers with the mirror lie at two addresses, [`ZEROES`] and [`ONES`]. Each program maps its
+//! All pages that it registers with the mirror are at two addresses, [`ZEROES`] and [`ONES`]. Each program maps its
 //! own pages there.
 
 use std::{
@@ -19,15 +19,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use anyhow::{anyhow, bail};
+use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 
 use tracer_tests::{
-    held,
+    blocked_fs,
     user_events::{Data, PERSIST, Page, fork_with, start_child, wait_for},
 };
 
-/// Address of the first page; [`ONES`] is the second. Where nothing may be written, the first page holds only zero
-/// bits and the second only one bits: the first shows a bit that was set, the second a bit that was cleared.
+/// Address of the first page; [`ONES`] is the second. In a program that has registered nothing, the first page holds
+/// only zero bits and the second only one bits. The first shows a bit that was set, the second a bit that was
+/// cleared.
 const ZEROES: u64 = 0x1000_0000_0000;
 /// See [`ZEROES`].
 const ONES: u64 = ZEROES + Page::SIZE as u64;
@@ -52,12 +54,12 @@ fn main() -> ExitCode {
         ["races", dir, races, seed, micros] => {
             races::run(Path::new(dir), number(races), number(seed), number(micros))
         }
-        _ => Err("tracer-user-attack watch|become|crowd|stuck|flood|page|take|races ...".to_owned()),
+        _ => Err(anyhow!("tracer-user-attack watch|become|crowd|stuck|flood|page|take|races ...")),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}: {error}", words.join(" "));
+            eprintln!("{}: {error:#}", words.join(" "));
             ExitCode::FAILURE
         }
     }
@@ -68,8 +70,8 @@ fn said(text: &str) {
     let _ = std::io::stdout().flush();
 }
 
-fn in_step<T>(what: &str, done: Result<T, i32>) -> Result<T, String> {
-    done.map_err(|error| format!("{what}: {}", std::io::Error::from_raw_os_error(error)))
+fn in_step<T>(what: &str, done: Result<T, i32>) -> anyhow::Result<T> {
+    done.map_err(|error| anyhow!("{what}: {}", std::io::Error::from_raw_os_error(error)))
 }
 
 /// The two pages of a program that has registered nothing.
@@ -79,7 +81,7 @@ struct Canary {
 }
 
 impl Canary {
-    fn map() -> Result<Self, String> {
+    fn map() -> anyhow::Result<Self> {
         let canary = Self {
             zeroes: in_step("a page", Page::fixed(ZEROES, None))?,
             ones: in_step("a page", Page::fixed(ONES, None))?,
@@ -112,7 +114,7 @@ impl Canary {
     }
 }
 
-/// Watches its pages for a while.
+/// Checks for `time` that nothing writes to its pages.
 fn watch(time: Duration, aloud: bool) -> ExitCode {
     let Ok(canary) = Canary::map() else { return ExitCode::FAILURE };
     if aloud {
@@ -123,23 +125,27 @@ fn watch(time: Duration, aloud: bool) -> ExitCode {
 
 /// Registers an address in a page whose fault is never answered, and executes another program when the mirror
 /// refuses.
-fn become_another(dir: &str, page: &str, program: &str, how: &str) -> Result<Infallible, String> {
+fn become_another(dir: &str, page: &str, program: &str, how: &str) -> anyhow::Result<Infallible> {
     let open = if how == "read" { Data::open_to_read } else { Data::open };
-    let data = open(Path::new(dir)).map_err(|error| error.to_string())?;
-    let file = held::open(Path::new(page)).map_err(|error| error.to_string())?;
-    // The bit of an event that is off is cleared.
+    let data = open(Path::new(dir))?;
+    let file = blocked_fs::open(Path::new(page))?;
+    // The mirror clears the bit of a disabled event.
     in_step("the held page", Page::fixed(ONES, Some(&file)))?;
     let since = Instant::now();
     let done = data.register_at("attack u32 a", ONES, 3, 4, 0);
     said(&format!("refused {done:?} after {} ms", since.elapsed().as_millis()));
-    Err(Command::new(program).args(["watch", "5000000", "aloud"]).exec().to_string())
+    let error = Command::new(program).args(["watch", "5000000", "aloud"]).exec();
+    eprintln!("{program}: {error}");
+    // The end of a process waits for the page too, unless it is killed.
+    kill_process(getpid(), Signal::KILL)?;
+    Err(error.into())
 }
 
-/// Many threads at once register addresses in pages whose faults are never answered. Prints how many requests each
-/// errno refused, and after what time.
-fn crowd(dir: &str, page: &str, count: u64) -> Result<(), String> {
-    let data = Data::open(Path::new(dir)).map_err(|error| error.to_string())?;
-    let file = held::open(Path::new(page)).map_err(|error| error.to_string())?;
+/// Many threads at once register addresses in pages whose faults are never answered. Prints the number of refused
+/// requests by errno, and the time until the refusal.
+fn crowd(dir: &str, page: &str, count: u64) -> anyhow::Result<()> {
+    let data = Data::open(Path::new(dir))?;
+    let file = blocked_fs::open(Path::new(page))?;
     in_step("the held page", Page::fixed(ZEROES, Some(&file)))?;
     said("asking");
     let (all, answers) = (Barrier::new(count as usize), Mutex::new(BTreeMap::<i32, Vec<Duration>>::new()));
@@ -168,11 +174,11 @@ fn crowd(dir: &str, page: &str, count: u64) -> Result<(), String> {
 
 /// Acquires more and more of a resource and keeps it. Prints how much was granted, how often it was refused, and the
 /// errnos.
-fn take(what: &str, dir: &Path, tries: u64) -> Result<(), String> {
+fn take(what: &str, dir: &Path, tries: u64) -> anyhow::Result<()> {
     // Raises the process's own limit, so that only the mirror refuses.
     let limit = getrlimit(Resource::Nofile);
     let most = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    setrlimit(Resource::Nofile, most).map_err(|error| error.to_string())?;
+    setrlimit(Resource::Nofile, most)?;
     let number = |error: &std::io::Error| error.raw_os_error().unwrap_or(-1);
     let (mut files, mut opened) = (Vec::new(), Vec::new());
     let errors: Vec<i32> = match what {
@@ -186,10 +192,10 @@ fn take(what: &str, dir: &Path, tries: u64) -> Result<(), String> {
         }
         "reads" => reads(dir, tries)?,
         "spaces" => {
-            let data = Data::open(dir).map_err(|error| error.to_string())?;
+            let data = Data::open(dir)?;
             (0..tries).map(|_| space(&data)).collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect()
         }
-        _ => return Err("there is no such thing".to_owned()),
+        _ => bail!("there is no such thing"),
     };
     let refused = errors.len() as u64;
     let kinds: std::collections::BTreeSet<i32> = errors.into_iter().collect();
@@ -199,10 +205,10 @@ fn take(what: &str, dir: &Path, tries: u64) -> Result<(), String> {
 }
 
 /// Threads that read a file without records; returns the errnos of the refused reads. The other reads keep waiting.
-fn reads(dir: &Path, tries: u64) -> Result<Vec<i32>, String> {
+fn reads(dir: &Path, tries: u64) -> anyhow::Result<Vec<i32>> {
     let (send, answers) = std::sync::mpsc::channel();
-    // All threads share one open file, because a second open is refused meanwhile.
-    let file = Arc::new(File::open(dir.join("trace_pipe")).map_err(|error| error.to_string())?);
+    // All threads share one open file, because `trace_pipe` allows only one.
+    let file = Arc::new(File::open(dir.join("trace_pipe"))?);
     for _ in 0..tries {
         let (file, send) = (Arc::clone(&file), send.clone());
         std::thread::spawn(move || {
@@ -210,14 +216,14 @@ fn reads(dir: &Path, tries: u64) -> Result<Vec<i32>, String> {
             send.send(done.err().and_then(|error| error.raw_os_error()).unwrap_or(-1))
         });
     }
-    // A read without an answer for this long is waiting.
+    // A read that has not returned after this time counts as waiting.
     let quiet = Duration::from_secs(1);
     Ok(std::iter::from_fn(|| answers.recv_timeout(quiet).ok()).collect())
 }
 
 /// A process that registers an event and stays alive; returns the errno of a refusal.
-fn space(data: &Data) -> Result<Option<i32>, String> {
-    let (answer, its) = rustix::pipe::pipe().map_err(|error| error.to_string())?;
+fn space(data: &Data) -> anyhow::Result<Option<i32>> {
+    let (answer, its) = rustix::pipe::pipe()?;
     in_step(
         "fork",
         fork_with(|| {
@@ -232,14 +238,14 @@ fn space(data: &Data) -> Result<Option<i32>, String> {
         }),
     )?;
     let mut error = [0; 4];
-    File::from(answer).read_exact(&mut error).map_err(|error| error.to_string())?;
+    File::from(answer).read_exact(&mut error)?;
     Ok(Some(i32::from_ne_bytes(error)).filter(|error| *error != 0))
 }
 
-/// Registers, and then replaces its page by one whose fault is never answered.
-fn stuck(dir: &str, page: &str) -> Result<(), String> {
-    let data = Data::open(Path::new(dir)).map_err(|error| error.to_string())?;
-    let file = held::open(Path::new(page)).map_err(|error| error.to_string())?;
+/// Registers an address, and then replaces its page by a page whose fault is never answered.
+fn stuck(dir: &str, page: &str) -> anyhow::Result<()> {
+    let data = Data::open(Path::new(dir))?;
+    let file = blocked_fs::open(Path::new(page))?;
     in_step("a page", Page::fixed(ZEROES, None))?.put(0, &[0]);
     in_step("register", data.register_at("stuck u32 a", ZEROES, 3, 4, 0))?;
     in_step("the held page", Page::fixed(ZEROES, Some(&file)))?;
@@ -249,8 +255,8 @@ fn stuck(dir: &str, page: &str) -> Result<(), String> {
 }
 
 /// Registers as many events as the mirror accepts.
-fn flood(dir: &str, count: u64) -> Result<(), String> {
-    let data = Data::open(Path::new(dir)).map_err(|error| error.to_string())?;
+fn flood(dir: &str, count: u64) -> anyhow::Result<()> {
+    let data = Data::open(Path::new(dir))?;
     in_step("a page", Page::fixed(ZEROES, None))?.put(0, &[0]);
     let persistent = data.register_at("flood_persistent u32 a", ZEROES, 0, 4, PERSIST);
     let (mut made, mut refused) = (0, 0);
@@ -275,21 +281,21 @@ fn flood(dir: &str, count: u64) -> Result<(), String> {
 }
 
 /// Tries to map the status page of all programs writable.
-fn page(dir: &str) -> Result<(), String> {
+fn page(dir: &str) -> anyhow::Result<()> {
     let path = Path::new(dir).join("user_events_status");
     for (read, write) in [(true, true), (false, true)] {
         if File::options().read(read).write(write).open(&path).is_ok() {
-            return Err("it is open to be written".to_owned());
+            bail!("it is open to be written");
         }
     }
-    let file = File::open(&path).map_err(|error| error.to_string())?;
+    let file = File::open(&path)?;
     match Page::fixed(ZEROES, Some(&file)) {
-        Ok(_) => Err("it is mapped to be written".to_owned()),
+        Ok(_) => Err(anyhow!("it is mapped to be written")),
         Err(_) => Ok(()),
     }
 }
 
-/// Address spaces that appear and disappear while events are turned on and off.
+/// Races between changes of an event's enable state and address spaces that appear and disappear.
 mod races {
     use super::{
         AtomicU32, AtomicU64, Canary, Command, CommandExt, Data, Duration, Instant, ONES, Ordering, Page,
@@ -299,7 +305,7 @@ mod races {
     /// The open file, as a global: children have no other state.
     static DATA: std::sync::OnceLock<Data> = std::sync::OnceLock::new();
     static SEEN: AtomicU32 = AtomicU32::new(0);
-    /// How long a program that follows by exec(2) or by pid reuse watches its pages, in microseconds.
+    /// Microseconds for which a program that follows by exec(2) or pid reuse checks its pages.
     static WATCH: AtomicU64 = AtomicU64::new(0);
 
     fn word(page: &Page) -> bool {
@@ -377,11 +383,11 @@ mod races {
         i32::from(word(&page))
     }
 
-    pub(super) fn run(dir: &Path, races: u64, seed: u64, micros: u64) -> Result<(), String> {
+    pub(super) fn run(dir: &Path, races: u64, seed: u64, micros: u64) -> anyhow::Result<()> {
         WATCH.store(micros, Ordering::Relaxed);
-        let data = Data::open(dir).map_err(|error| error.to_string())?;
+        let data = Data::open(dir)?;
         let _ = DATA.set(data);
-        let own = std::env::current_exe().map_err(|error| error.to_string())?;
+        let own = std::env::current_exe()?;
         // This program has registered nothing, so neither it nor its children that do not register may be written to.
         let canary = Canary::map()?;
         let (mut done, mut stray, mut on, mut failed, mut children) = (0, 0, 0, 0, 0);

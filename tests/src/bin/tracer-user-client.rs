@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::{anyhow, bail};
 use rustix::{
     mm::ProtFlags,
     process::{Signal, getpid, kill_process},
@@ -31,37 +32,39 @@ fn main() -> ExitCode {
         ["forks", dir, addresses, forks] => {
             fork_often(Path::new(dir), addresses.parse().unwrap_or(0), forks.parse().unwrap_or(0))
         }
-        ["touch", file, offset] => touch(Path::new(file), offset.parse().unwrap_or(0)),
-        _ => {
-            Err("tracer-user-client crowd DIR TALLY WHO | harm DIR SEED TIMES | forks DIR ADDRESSES FORKS | \
-                  touch FILE OFFSET"
-                .to_owned())
+        ["touch", file, offset, delay] => {
+            touch(Path::new(file), offset.parse().unwrap_or(0), delay.parse().unwrap_or(0))
         }
+        _ => Err(anyhow!(
+            "tracer-user-client crowd DIR TALLY WHO | harm DIR SEED TIMES | forks DIR ADDRESSES FORKS | \
+                  touch FILE OFFSET MILLISECONDS"
+        )),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}: {error}", words.join(" "));
+            eprintln!("{}: {error:#}", words.join(" "));
             ExitCode::FAILURE
         }
     }
 }
 
-/// Maps a page of a file privately and touches it.
-fn touch(file: &Path, offset: u64) -> Result<(), String> {
-    let file = std::fs::File::open(file).map_err(|error| error.to_string())?;
-    let page = Page::part(&file, offset).map_err(|error| error.to_string())?;
+/// Maps a page of a file privately and touches it after a delay.
+fn touch(file: &Path, offset: u64, delay: u64) -> anyhow::Result<()> {
+    let file = std::fs::File::open(file)?;
+    let page = Page::part(&file, offset).map_err(std::io::Error::from_raw_os_error)?;
     println!("mapped");
+    std::thread::sleep(std::time::Duration::from_millis(delay));
     println!("{}", page.bit(0));
     Ok(())
 }
 
 /// Registers at this many addresses, then forks this many children that do nothing.
-fn fork_often(dir: &Path, addresses: u64, forks: u64) -> Result<(), String> {
+fn fork_often(dir: &Path, addresses: u64, forks: u64) -> anyhow::Result<()> {
     let failed = |what: &'static str| {
-        move |error: i32| format!("{what}: {}", std::io::Error::from_raw_os_error(error))
+        move |error: i32| anyhow!("{what}: {}", std::io::Error::from_raw_os_error(error))
     };
-    let data = Data::open(dir).map_err(|error| error.to_string())?;
+    let data = Data::open(dir)?;
     let page = Page::new(ProtFlags::READ | ProtFlags::WRITE).map_err(failed("memory"))?;
     for number in 0..addresses {
         let address = page.address() + number / 32 * 4;
@@ -77,31 +80,31 @@ fn fork_often(dir: &Path, addresses: u64, forks: u64) -> Result<(), String> {
     let end = Instant::now() + Duration::from_secs(60);
     while page.bit(0) == seen || page.bit(addresses as u32 - 1) == seen {
         if Instant::now() > end {
-            return Err("it is not told any more".to_owned());
+            bail!("its bit is not updated any more");
         }
         std::thread::sleep(Duration::from_millis(1));
     }
     Ok(())
 }
 
-/// One process of the crowd. It registers an event that others register too, writes records, stores how many were
-/// accepted, and ends in one of three ways.
-fn crowd(dir: &Path, tally: &Path, who: u64) -> Result<(), String> {
+/// One process of the crowd. It registers an event that other processes register too, writes records, stores the
+/// number of accepted records, and ends in one of three ways.
+fn crowd(dir: &Path, tally: &Path, who: u64) -> anyhow::Result<()> {
     let failed = |what: &'static str| {
-        move |error: i32| format!("{what}: {}", std::io::Error::from_raw_os_error(error))
+        move |error: i32| anyhow!("{what}: {}", std::io::Error::from_raw_os_error(error))
     };
-    let tally = Tally::open(tally).map_err(|error| error.to_string())?;
-    let data = Data::open(dir).map_err(|error| error.to_string())?;
+    let tally = Tally::open(tally)?;
+    let data = Data::open(dir)?;
     let (word, bit) = (Word::default(), (who % 32) as u8);
     let command = format!("crowd_{} u32 who; u32 number", who % NAMES);
     let index = data.register(&command, &word, bit, 0).map_err(failed("register"))?;
     if word.get() != 1 << bit {
-        return Err(format!("an event that is on, and a word of {:#x}", word.get()));
+        bail!("an event that is on, and a word of {:#x}", word.get());
     }
     let record = |number: u32| [(who as u32).to_ne_bytes(), number.to_ne_bytes()].concat();
     for number in 0..RECORDS {
         data.write(index, &record(number)).map_err(failed("write"))?;
-        tally.set(who, u64::from(number) + 1).map_err(|error| error.to_string())?;
+        tally.set(who, u64::from(number) + 1)?;
     }
     if who % 2 == 1 {
         let code = in_child(|| {
@@ -113,7 +116,7 @@ fn crowd(dir: &Path, tally: &Path, who: u64) -> Result<(), String> {
         })
         .map_err(failed("fork"))?;
         if code != 0 || word.get() != 1 << bit {
-            return Err(format!("a child that left {code}, and a word of {:#x}", word.get()));
+            bail!("a child that left {code}, and a word of {:#x}", word.get());
         }
     }
     match who % 3 {
@@ -123,7 +126,7 @@ fn crowd(dir: &Path, tally: &Path, who: u64) -> Result<(), String> {
         1 => {
             data.unregister(&word, bit).map_err(failed("unregister"))?;
             if word.get() != 0 {
-                return Err(format!("a word of {:#x} that nobody is to write", word.get()));
+                bail!("an unexpected write of {:#x} to a word", word.get());
             }
         }
         _ => {}
@@ -152,15 +155,15 @@ impl Numbers {
 }
 
 /// Sends invalid requests and records.
-fn harm(dir: &Path, seed: u64, times: u64) -> Result<(), String> {
-    let failed = |error: i32| format!("memory: {}", std::io::Error::from_raw_os_error(error));
-    let data = Data::open(dir).map_err(|error| error.to_string())?;
+fn harm(dir: &Path, seed: u64, times: u64) -> anyhow::Result<()> {
+    let failed = |error: i32| anyhow!("memory: {}", std::io::Error::from_raw_os_error(error));
+    let data = Data::open(dir)?;
     let mut numbers = Numbers(seed | 1);
     let good = Page::new(ProtFlags::READ | ProtFlags::WRITE).map_err(failed)?;
     let read_only = Page::new(ProtFlags::READ).map_err(failed)?;
     let none = Page::new(ProtFlags::empty()).map_err(failed)?;
     // A mapping of a mirror's file, whose page faults the mirror itself answers.
-    let mirrored = std::fs::File::open(dir.join("README")).map_err(|error| error.to_string())?;
+    let mirrored = std::fs::File::open(dir.join("README"))?;
     let mirrored = Page::of(&mirrored).map_err(failed)?;
     let places = [
         good.address(),
@@ -233,7 +236,7 @@ fn harm(dir: &Path, seed: u64, times: u64) -> Result<(), String> {
                     good.address() + 2048,
                     numbers_place(&places, seed >> 3),
                 ]);
-                let _ = data.ask(REGISTER, at);
+                let _ = data.ioctl(REGISTER, at);
             }
             3 => {
                 let mut structure = [0; 16];
@@ -241,17 +244,17 @@ fn harm(dir: &Path, seed: u64, times: u64) -> Result<(), String> {
                 structure[4] = numbers.of(&[0, 3, 31, 63]);
                 structure[8..].copy_from_slice(&numbers.of(&places).to_ne_bytes());
                 good.put(2048, &structure);
-                let _ = data.ask(UNREGISTER, good.address() + 2048);
+                let _ = data.ioctl(UNREGISTER, good.address() + 2048);
             }
             4 => {
                 good.put(1024, numbers.of(&[&b"harm\0"[..], b"victim\0", b"harm_c\0", b"nobody\0"]));
                 let at =
                     numbers.of(&[good.address() + 1024, good.address() + 1024, none.address(), u64::MAX]);
-                let _ = data.ask(DELETE, at);
+                let _ = data.ioctl(DELETE, at);
             }
             5 => {
                 let request = numbers.of(&[0, 1, 0x5401, REGISTER + 1, DELETE | 1 << 31, u32::MAX]);
-                let _ = data.ask(request, numbers.of(&places));
+                let _ = data.ioctl(request, numbers.of(&places));
             }
             _ => {
                 let length = numbers.of(&[0, 1, 3, 4, 5, 8, 12, 100, 4000, 5000, 9000, 70_000]);

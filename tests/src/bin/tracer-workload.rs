@@ -7,6 +7,7 @@ use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use tracer_tests::workload::{PARTS, Part, Site, part};
 
 fn main() -> ExitCode {
@@ -32,30 +33,30 @@ fn main() -> ExitCode {
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tracer-workload: {error}");
+            eprintln!("tracer-workload: {error:#}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn run(arguments: &[String]) -> Result<(), String> {
+fn run(arguments: &[String]) -> anyhow::Result<()> {
     let mut parts: Vec<&Part> = Vec::new();
     let mut rounds = 1_u32;
     let (mut disk, mut shm) = (None, None);
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
-        let mut value = || rest.next().ok_or_else(|| format!("{argument} wants a value"));
+        let mut value = || rest.next().with_context(|| format!("{argument} requires a value"));
         match argument.as_str() {
-            "--rounds" => rounds = value()?.parse().map_err(|error| format!("--rounds: {error}"))?,
+            "--rounds" => rounds = value()?.parse().context("--rounds")?,
             "--disk" => disk = Some(PathBuf::from(value()?)),
             "--shm" => shm = Some(PathBuf::from(value()?)),
             "all" => parts.extend(PARTS),
-            name => parts.push(part(name).ok_or_else(|| format!("no part {name}"))?),
+            name => parts.push(part(name).with_context(|| format!("no part {name}"))?),
         }
     }
     let (site, own) = match (disk, shm) {
         (Some(dir), Some(shm)) => (Site { dir, shm }, false),
-        _ => (Site::create().map_err(|error| format!("no scratch directory: {error}"))?, true),
+        _ => (Site::create().context("no scratch directory")?, true),
     };
     let result = wait_and_run(&parts, rounds, &site);
     if own {
@@ -64,15 +65,15 @@ fn run(arguments: &[String]) -> Result<(), String> {
     result
 }
 
-fn wait_and_run(parts: &[&Part], rounds: u32, site: &Site) -> Result<(), String> {
+fn wait_and_run(parts: &[&Part], rounds: u32, site: &Site) -> anyhow::Result<()> {
     let mut output = io::stdout();
-    output.write_all(b"\n").and_then(|()| output.flush()).map_err(|error| error.to_string())?;
-    if io::stdin().read(&mut [0]).map_err(|error| error.to_string())? == 0 {
+    output.write_all(b"\n").and_then(|()| output.flush())?;
+    if io::stdin().read(&mut [0])? == 0 {
         return Ok(());
     }
     for _ in 0..rounds {
         for part in parts {
-            part.run(site).map_err(|error| format!("{}: {error}", part.name))?;
+            part.run(site).context(part.name)?;
         }
     }
     Ok(())

@@ -1,8 +1,8 @@
 //! Aligns two sequences with as few unpaired lines as possible (Myers, "An O(ND) difference algorithm", 1986): a line
-//! counts as missing only if no alignment pairs it. Greedy pairing would report many missing lines for one lost hit,
-//! because texts such as `softirq_entry: vec=1` repeat and a wrong line pairs as well as the right one.
+//! counts as missing only if no alignment pairs it. Greedy pairing would report many missing lines for one lost hit.
+//! Texts such as `softirq_entry: vec=1` repeat, so a line would often pair with the wrong repetition.
 
-/// With more unpaired lines than this the sequences are too different for an alignment to matter.
+/// Maximum number of unpaired lines. With more, the sequences are too different, and [`pairs`] returns no pairs.
 const MOST: usize = 4000;
 
 /// The pairs of equal elements, by index, in order. `same` compares an index of the first sequence with one of the
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_pair_as_can() {
+    fn as_many_lines_as_possible_are_paired() {
         assert_eq!(of("", ""), "");
         assert_eq!(of("abc", ""), "");
         assert_eq!(of("", "abc"), "");

@@ -1,5 +1,5 @@
-//! Compares the times of paired lines: how far apart the two sides read one clock at the same hit, and whether a
-//! trace's times ever decrease. Without this check a clock that stands still would pass.
+//! Compares the times of paired lines: the distance between the two sides' readings of one clock, and whether a
+//! trace's times ever decrease. Without this check a stopped clock would pass.
 
 use std::fmt;
 
@@ -20,8 +20,8 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// The limits on this machine. Between the two readings the other tracer makes its record and, rarely, an
-    /// interrupt occurs. Emulation is 10 to 20 times slower, and may preempt the virtual CPU in the middle of a hit.
+    /// The limits on this machine. Between the two readings the other tracer writes its record. Rarely an interrupt
+    /// occurs too. Emulation is 10 to 20 times slower, and may preempt the virtual CPU in the middle of a hit.
     pub fn here() -> Self {
         if host::part() > 1 {
             Self { median: 100_000, p99: 5_000_000 }
@@ -42,7 +42,7 @@ impl Apart {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no differences.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_stands_is_found() {
+    fn a_stopped_clock_is_found() {
         let (mut live, mut dead) = (Apart::default(), Apart::default());
         for hit in 0..1000_u64 {
             let time = 5_000_000_000 + hit * 100_000;
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(live.wrong(bound), None);
         assert_eq!((live.quantile(0.5), live.quantile(1.0)), (900, 900));
         assert!(dead.wrong(bound).is_some());
-        // No comparison proves nothing.
+        // An empty comparison fails.
         assert!(Apart::default().wrong(bound).is_some());
         // More than one of a hundred differences is too large.
         for hit in 0..25 {

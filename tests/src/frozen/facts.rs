@@ -14,8 +14,8 @@
 //! ```
 //!
 //! The text of the event's `format` file follows each `# event`. Constants, sizes and members are those that a print
-//! fmt requires and that the kernel's BTF contains. [`Facts::freeze`] makes the text on the running kernel (a virtual
-//! machine runs the binary `freeze-facts`).
+//! fmt requires and that the kernel's BTF contains. [`Facts::freeze`] writes the text for the running kernel. The
+//! binary `freeze-facts` calls it, on the host or in a virtual machine.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -133,13 +133,13 @@ impl Facts {
         Ok(facts)
     }
 
-    /// The text for the running kernel: all formats under `events` of a tracefs mount, and the answers of `ask` while
-    /// they are compiled.
+    /// The text for the running kernel: all formats under `events` of a tracefs mount, and the answers of `ask` to
+    /// the queries of their compilation.
     ///
     /// # Errors
     /// When a format cannot be read or parsed.
     pub fn freeze(tracefs: &Path, ask: &dyn KernelFacts) -> Result<String> {
-        let asked = Asked { ask, facts: RefCell::default() };
+        let recording = RecordingFacts { ask, facts: RefCell::default() };
         let mut events = String::new();
         let root = tracefs.join("events");
         for system in sorted(&root)? {
@@ -151,7 +151,7 @@ impl Facts {
                 let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
                 let system = system.file_name().unwrap_or_default().to_string_lossy();
                 let format = Format::parse(&system, &text)?;
-                Printer::compile(&format, &asked);
+                Printer::compile(&format, &recording);
                 writeln!(events, "# event {system}")?;
                 events.push_str(&text);
                 if !events.ends_with('\n') {
@@ -162,7 +162,7 @@ impl Facts {
         let name = rustix::system::uname();
         let (release, arch) = (name.release().to_string_lossy(), name.machine().to_string_lossy());
         let mut text = format!("{MAGIC}\n# kernel {release} {arch}\n");
-        let facts = asked.facts.into_inner();
+        let facts = recording.facts.into_inner();
         if let Some(hz) = facts.hz {
             writeln!(text, "# hz {hz}")?;
         }
@@ -219,12 +219,12 @@ impl KernelFacts for Facts {
 }
 
 /// Forwards queries and keeps the answers.
-struct Asked<'a> {
+struct RecordingFacts<'a> {
     ask: &'a dyn KernelFacts,
     facts: RefCell<Facts>,
 }
 
-impl KernelFacts for Asked<'_> {
+impl KernelFacts for RecordingFacts<'_> {
     fn constant(&self, name: &str) -> Option<i64> {
         let value = self.ask.constant(name)?;
         self.facts.borrow_mut().constants.insert(name.to_owned(), value);

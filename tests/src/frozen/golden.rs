@@ -1,7 +1,8 @@
-//! Frozen records with the text that a kernel made of them. Tests compare the renderer with a kernel's text on
-//! machines that do not run that kernel.
+//! Frozen records and the text that a kernel rendered for them. With them, tests compare the renderer with kernels
+//! that the test machine does not run.
 //!
-//! The file `facts/KERNEL-ARCH.golden.txt` lies beside the kernel's facts. It has one entry per line, in any order:
+//! The file `facts/KERNEL-ARCH.golden.txt` is in the directory of the kernel's facts. It has one entry per line, in
+//! any order:
 //!
 //! ```text
 //! variable NAME HEX
@@ -146,32 +147,32 @@ impl KernelFacts for WithVariables<'_> {
 /// Forwards look-ups and keeps the answers for a golden file.
 pub struct Keeper<'a> {
     env: &'a dyn RenderEnv,
-    kept: RefCell<Golden>,
+    golden: RefCell<Golden>,
 }
 
 impl<'a> Keeper<'a> {
-    /// Makes a keeper that forwards to `env`.
+    /// Creates a keeper that forwards to `env`.
     pub fn new(env: &'a dyn RenderEnv) -> Self {
-        Self { env, kept: RefCell::default() }
+        Self { env, golden: RefCell::default() }
     }
 
     /// The answers so far.
     pub fn golden(self) -> Golden {
-        self.kept.into_inner()
+        self.golden.into_inner()
     }
 }
 
 impl RenderEnv for Keeper<'_> {
     fn symbol(&self, address: u64) -> Option<Symbol<'_>> {
         let symbol = self.env.symbol(address)?;
-        let kept = (symbol.name.to_owned(), symbol.offset, symbol.size.unwrap_or(0));
-        self.kept.borrow_mut().symbols.insert(address, kept);
+        let golden = (symbol.name.to_owned(), symbol.offset, symbol.size.unwrap_or(0));
+        self.golden.borrow_mut().symbols.insert(address, golden);
         Some(symbol)
     }
 
     fn kernel_text(&self, address: u64) -> Option<&[u8]> {
         let text = self.env.kernel_text(address)?;
-        self.kept.borrow_mut().strings.insert(address, String::from_utf8_lossy(text).into_owned());
+        self.golden.borrow_mut().strings.insert(address, String::from_utf8_lossy(text).into_owned());
         Some(text)
     }
 

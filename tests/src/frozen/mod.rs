@@ -1,4 +1,4 @@
-//! The facts of kernels that are frozen in files, and records with the text that a kernel made of them.
+//! Facts of kernels, frozen in files, and records with the text that a kernel rendered for them.
 
 pub mod facts;
 pub mod golden;

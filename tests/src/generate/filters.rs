@@ -6,7 +6,7 @@ use tracer_user::lang::filter::{Dialect, Feature};
 
 use super::rng::Rng;
 
-/// Makes filters for one event.
+/// Generates filters for one event.
 #[derive(Debug)]
 pub struct Generator<'a> {
     format: &'a Format,
@@ -167,7 +167,7 @@ const JUNK: &[&str] = &[
 ];
 
 impl<'a> Generator<'a> {
-    /// Makes a generator for an event on a kernel with this dialect, `cpus` CPUs (`nr_cpu_ids`) and at least these
+    /// Creates a generator for an event on a kernel with this dialect, `cpus` CPUs (`nr_cpu_ids`) and at least these
     /// symbols.
     pub fn new(format: &'a Format, dialect: Dialect, cpus: u32, symbols: &'a [&'a str], seed: u64) -> Self {
         Self { format, dialect, cpus, symbols, rng: Rng::new(seed) }
@@ -180,7 +180,7 @@ impl<'a> Generator<'a> {
     }
 
     /// A filter that the kernel may refuse: with some wrong fields, values and operators, or with bytes removed,
-    /// inserted or swapped. Letters beyond ASCII are Latin-1 bytes, as the kernel reads them.
+    /// inserted or swapped. Non-ASCII letters are Latin-1 bytes, as the kernel reads them.
     pub fn broken(&mut self) -> Vec<u8> {
         let depth = self.rng.below(3);
         let sloppy = self.rng.once_in(2);

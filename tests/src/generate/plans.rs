@@ -1,7 +1,7 @@
 //! Generates random filter plans over real formats from a seed, and records for them.
 //!
-//! Plans are made from fields instead of text, so that code generation is tested separately from the language. The
-//! class of a field ([`FieldClass`]) decides which tests the kernel's filter accepts for it.
+//! Plans are built from fields instead of text, so that code generation is tested separately from the language. The
+//! class of a field ([`FieldClass`]) determines the tests that the kernel's filter accepts for it.
 
 use tracer_user::event::{Field, FieldClass, Format};
 use tracer_user::plan::filter::{CpusOp, CpusSubject, Filter, NumberOp, Pattern, Place, Test, Text};
@@ -49,7 +49,7 @@ impl Random {
         }
     }
 
-    /// Up to `max` letters of a small alphabet, so that patterns match now and then.
+    /// Up to `max` letters of a small alphabet, so that patterns match sometimes.
     pub fn letters(&mut self, max: usize) -> Vec<u8> {
         let count = self.below(max + 1);
         (0..count).map(|_| *self.of(b"aab")).collect()

@@ -15,13 +15,13 @@ pub struct Sources {
     pub memory: Vec<(String, u32)>,
     /// Addresses of texts, some of which may be unreadable.
     pub texts: Vec<String>,
-    /// Whether memory is user space's by default, so that `+u` has no effect.
+    /// Whether addresses are user-space addresses by default, so that `+u` has no effect.
     pub user: bool,
-    /// Whether [`Sources::memory`] and [`Sources::texts`] are user space's, which needs `+u` or `ustring`.
+    /// Whether [`Sources::memory`] and [`Sources::texts`] are in user space, which needs `+u` or `ustring`.
     pub ask_user: bool,
     /// Addresses of kernel text.
     pub code: Vec<String>,
-    /// Names with BTF types, which may stand without a type.
+    /// Names with BTF types, which need no type in the definition.
     pub typed: Vec<String>,
 }
 
@@ -98,9 +98,9 @@ impl Sources {
 
     /// A number in memory.
     fn read(&self, rng: &mut Rng) -> Option<String> {
-        let (address, room) = pick(&self.memory, rng)?;
+        let (address, available) = pick(&self.memory, rng)?;
         let (ty, size) = rng.pick(&NUMBERS);
-        let offset = rng.below((room.checked_sub(size)? + 1) as usize);
+        let offset = rng.below((available.checked_sub(size)? + 1) as usize);
         let mark = self.user_mark(rng);
         // The offset may be decimal or hexadecimal.
         if rng.once_in(4) {
@@ -110,9 +110,9 @@ impl Sources {
     }
 
     fn array(&self, rng: &mut Rng) -> Option<String> {
-        let (address, room) = pick(&self.memory, rng)?;
+        let (address, available) = pick(&self.memory, rng)?;
         let (ty, size) = if rng.once_in(5) { ("char", 1) } else { rng.pick(&NUMBERS) };
-        let most = (room / size).min(16) as usize;
+        let most = (available / size).min(16) as usize;
         let count = 1 + rng.below(most.max(1));
         (most > 0).then(|| format!("+{}0({address}):{ty}[{count}]", self.user_mark(rng)))
     }
@@ -140,8 +140,8 @@ impl Sources {
         if rng.once_in(2) {
             return Some(format!("{}:{of}", pick(&self.words, rng)?));
         }
-        let (address, room) = pick(&self.memory, rng)?;
-        (room >= container / 8).then(|| format!("+{}0({address}):{of}", self.user_mark(rng)))
+        let (address, available) = pick(&self.memory, rng)?;
+        (available >= container / 8).then(|| format!("+{}0({address}):{of}", self.user_mark(rng)))
     }
 
     fn symbol(&self, rng: &mut Rng) -> Option<String> {

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trace_is_taken_apart() {
+    fn a_trace_line_is_parsed() {
         let text = "# tracer: nop\n#\n\
             \x20         <idle>-0       [001] d..2.  1234.567890: sched_switch: prev_comm=a b ==> next\n\
             CPU:1 [LOST 12 EVENTS]\n\
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_line_is_told_from_an_entry() {
+    fn exit_lines_and_entry_lines_are_distinguished() {
         let line =
             Line::parse(b"            bash-4242    [000] .....    7.000001: sys_lseek -> 0x1").unwrap();
         assert_eq!(line.event(), "sys_exit_lseek");

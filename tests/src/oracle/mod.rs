@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::host::Tracefs;
 
@@ -30,7 +30,7 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// Makes an instance: tracing off, no events, clock `mono`, unhashed pointers.
+    /// Creates an instance: tracing off, no events, clock `mono`, unhashed pointers.
     ///
     /// # Errors
     /// When tracefs cannot be mounted or the instance cannot be made or set up.
@@ -44,12 +44,36 @@ impl Oracle {
         let oracle = Self { dir, tracefs };
         oracle.set("tracing_on", "0")?;
         oracle.set("trace_clock", "mono")?;
-        // When the kernel hashes no pointers anyway, the option stays on: turning it off makes 6.1 garble every text
-        // that contains a `%s` (trace_event_format() and trace_check_vprintf() share a buffer).
+        // With `no_hash_pointers` on the kernel's command line, the option stays on. On 6.1, clearing it garbles
+        // every text with a `%s`, because trace_event_format() and trace_check_vprintf() share a buffer.
         let raw = fs::read_to_string("/proc/cmdline").is_ok_and(|line| line.contains("no_hash_pointers"));
         oracle.set("options/hash-ptr", if raw { "1" } else { "0" })?;
         oracle.set("buffer_size_kb", &BUFFER_KB.to_string())?;
         Ok(oracle)
+    }
+
+    /// Whether the kernel records names of tasks. The kernel counts the events that need names
+    /// (`trace_event_enable_cmd_record()`). The count becomes wrong if several instances change `record-cmd` or
+    /// `record-tgid` while events are enabled in others. The kernel then records no name until the next boot.
+    ///
+    /// # Errors
+    /// When the instance cannot be made or read, or `sleep` cannot be run.
+    pub fn names_tasks() -> Result<bool> {
+        let oracle = Self::create("named")?;
+        oracle.set("events/sched/sched_process_exec/enable", "1")?;
+        for _ in 0..5 {
+            oracle.tracing(true)?;
+            // The kernel records the name when the task is switched out while tracing is on. A task that only ends may
+            // wake its parent, which turns tracing off, before that.
+            ensure!(std::process::Command::new("sleep").arg("0.01").status()?.success(), "sleep");
+            oracle.tracing(false)?;
+            let trace = fs::read_to_string(oracle.dir.join("trace"))?;
+            if trace.lines().any(|line| line.trim_start().starts_with("sleep-")) {
+                return Ok(true);
+            }
+        }
+        eprintln!("skipped: this kernel's tracefs records names of tasks no longer");
+        Ok(false)
     }
 
     /// The directory of the instance.
@@ -81,7 +105,7 @@ impl Oracle {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Restricts events to these processes; with `forks`, to their children too.
+    /// Restricts events to these threads; `forks` adds their children.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -104,14 +128,13 @@ impl Oracle {
     /// # Errors
     /// When there is no such event.
     pub fn filter_text(&self, event: &str) -> io::Result<String> {
-        // The file returns all of its text to the first read and nothing to the second, whatever the size of the
-        // first is.
+        // The file returns its text to the first read only, so the buffer must be large enough.
         let mut bytes = vec![0; 1 << 14];
         let length = fs::File::open(self.event_file(event, "filter"))?.read(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes[..length]).into_owned())
     }
 
-    /// Turns an event on or off.
+    /// Enables or disables an event.
     ///
     /// # Errors
     /// When there is no such event or the kernel refuses it.
@@ -145,7 +168,7 @@ impl Oracle {
         Ok(Trace::parse(&bytes))
     }
 
-    /// The path of `trace`, for measurements of the reading.
+    /// The path of `trace`, for measurements of a reader.
     pub fn trace_path(&self) -> PathBuf {
         self.dir.join("trace")
     }

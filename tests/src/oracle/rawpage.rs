@@ -2,8 +2,8 @@
 //!
 //! A page has a timestamp, a count of committed bytes, and the events one after the other. An event's header has the
 //! time since the previous event and the length (`include/linux/ring_buffer.h`; `events/header_page` and
-//! `events/header_event` of tracefs describe both). A buffer of the kernel is read with the page size that it was
-//! made with.
+//! `events/header_event` of tracefs describe both). The page size is fixed when the kernel creates the buffer, and
+//! reads must use it.
 
 use std::fs::File;
 use std::io::Read;

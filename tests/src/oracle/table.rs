@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_table_is_as_none() {
+    fn an_empty_table_is_equal_to_no_table() {
         let text = "# event histogram\n#\n# trigger info: hist:keys=a [active]\n#\n\n{ a: 1 } hitcount: 3\n\nTotals:\n";
         let one = tables(text);
         let two = tables(&[text, text].concat());

@@ -41,9 +41,9 @@ fn round(dir: &Path) -> io::Result<()> {
     rustix::fs::fsync(file)?;
     rustix::fs::fdatasync(file)?;
     rustix::fs::seek(file, SeekFrom::Start(100))?;
-    let mut room = [0_u8; 4_096];
-    rustix::io::read(file, &mut room)?;
-    rustix::io::pread(file, &mut room, 4_096)?;
+    let mut buffer = [0_u8; 4_096];
+    rustix::io::read(file, &mut buffer)?;
+    rustix::io::pread(file, &mut buffer, 4_096)?;
     rustix::fs::ftruncate(file, 6_000)?;
     // Some file systems do not support this; only the call matters.
     let _ = rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, 16_384);
@@ -65,7 +65,7 @@ fn round(dir: &Path) -> io::Result<()> {
     rustix::fs::readlinkat(base, "inner/three", Vec::with_capacity(64))?;
     rustix::fs::renameat(base, "inner/two", base, "inner/four")?;
     let _ = rustix::fs::fsetxattr(file, "user.tracer", b"value", XattrFlags::empty());
-    let _ = rustix::fs::fgetxattr(file, "user.tracer", &mut room[..]);
+    let _ = rustix::fs::fgetxattr(file, "user.tracer", &mut buffer[..]);
     let _ = rustix::fs::fremovexattr(file, "user.tracer");
     let copy = rustix::fs::openat(
         base,
@@ -141,7 +141,7 @@ pub(super) fn disk_events() -> Vec<Provoked> {
     events
 }
 
-/// The events of a round when the scratch directory lies on ext4.
+/// The events of a round when the scratch directory is on ext4.
 const EXT4_EVENTS: &[(&str, u64)] = &[
     ("ext4:ext4_request_inode", 2),
     ("ext4:ext4_allocate_inode", 2),

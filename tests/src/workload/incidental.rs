@@ -1,7 +1,7 @@
-//! Events that the kernel fires as a side effect of the workload: seen on some kernels, without a promised count.
-//! Tests that compare two traces of one run include them.
+//! Events that the workload hits as a side effect: seen on some kernels, without a promised count. Tests that compare
+//! two traces of one run include them.
 
-/// The names of these events; a kernel may lack some of them or never fire them.
+/// The names of these events; a kernel may lack some of them or never hit them.
 pub const INCIDENTAL: &[&str] = &[
     "block:block_bio_queue",
     "block:block_dirty_buffer",

@@ -21,9 +21,9 @@ pub(super) fn run(site: &Site) -> io::Result<()> {
     rustix::io::write(&writer, b"through a pipe")?;
     rustix::pipe::tee(&reader, &target, 7, SpliceFlags::empty())?;
     rustix::pipe::splice(&reader, None, &target, None, 4, SpliceFlags::empty())?;
-    let mut room = [0_u8; 32];
-    rustix::io::read(&reader, &mut room)?;
-    rustix::io::readv(&other, &mut [IoSliceMut::new(&mut room)])?;
+    let mut buffer = [0_u8; 32];
+    rustix::io::read(&reader, &mut buffer)?;
+    rustix::io::readv(&other, &mut [IoSliceMut::new(&mut buffer)])?;
     rustix::io::writev(&writer, &[IoSlice::new(b"a"), IoSlice::new(b"bc")])?;
     rustix::io::fcntl_getfd(&reader)?;
 
@@ -34,7 +34,7 @@ pub(super) fn run(site: &Site) -> io::Result<()> {
     let mut events = Vec::with_capacity(4);
     epoll::wait(&waiting, rustix::buffer::spare_capacity(&mut events), None)?;
     epoll::delete(&waiting, &counter)?;
-    rustix::io::read(&counter, &mut room[..8])?;
+    rustix::io::read(&counter, &mut buffer[..8])?;
     let soon = Timespec { tv_sec: 0, tv_nsec: 0 };
     rustix::event::poll(&mut [PollFd::new(&reader, PollFlags::IN)], Some(&soon))?;
 
@@ -47,13 +47,13 @@ pub(super) fn run(site: &Site) -> io::Result<()> {
 
     let (mut left, mut right) = UnixStream::pair()?;
     left.write_all(b"through a socket")?;
-    right.read_exact(&mut room[..16])?;
+    right.read_exact(&mut buffer[..16])?;
     drop((left, right));
     let address = site.dir.join("socket");
     let bound = UnixDatagram::bind(&address)?;
     let sender = UnixDatagram::unbound()?;
     sender.send_to(b"datagram", &address)?;
-    bound.recv(&mut room)?;
+    bound.recv(&mut buffer)?;
     std::fs::remove_file(address)?;
 
     let word = AtomicU32::new(5);

@@ -1,4 +1,4 @@
-//! A run of the workload, controlled by a test: started, held before its first step, then released.
+//! A run of the workload, controlled by a test: it starts, waits before its first step, and continues on request.
 
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
@@ -27,13 +27,13 @@ pub struct Finished {
 
 impl Job {
     /// Starts the workload with these parts (`all` is also a part) and this many rounds. It returns once the process
-    /// waits for [`Job::go`]; from then on the process runs nothing but the parts.
+    /// waits for [`Job::go`]. From then on the process runs only the parts.
     ///
     /// # Errors
     /// When the binary is missing or does not start.
     pub fn start(parts: &[&str], rounds: u32) -> Result<Self> {
         let binary = host::binary("tracer-workload", "TRACER_WORKLOAD")?;
-        // The test makes and removes the directories, so that the process has only the hits of its parts.
+        // The test creates and removes the directories, so that the process has only the hits of its parts.
         let site = Site::create().context("no scratch directory")?;
         let mut child = Command::new(&binary)
             .args(parts)

@@ -10,7 +10,7 @@ use super::site::Site;
 /// One round.
 pub(super) fn run(_: &Site) -> io::Result<()> {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let mut room = [0_u8; 4096];
+    let mut buffer = [0_u8; 4096];
 
     let listener = TcpListener::bind(any)?;
     let address = listener.local_addr()?;
@@ -18,23 +18,23 @@ pub(super) fn run(_: &Site) -> io::Result<()> {
     let (mut server, _) = listener.accept()?;
     client.set_nodelay(true)?;
     client.write_all(&[0x42; 2000])?;
-    server.read_exact(&mut room[..2000])?;
+    server.read_exact(&mut buffer[..2000])?;
     server.write_all(b"answer")?;
-    client.read_exact(&mut room[..6])?;
+    client.read_exact(&mut buffer[..6])?;
     client.shutdown(Shutdown::Write)?;
-    assert_eq!(server.read(&mut room)?, 0, "bytes behind the end of the stream");
+    assert_eq!(server.read(&mut buffer)?, 0, "bytes behind the end of the stream");
     drop((client, server, listener));
     assert!(TcpStream::connect(address).is_err(), "somebody listens on a port that was closed");
 
     let one = UdpSocket::bind(any)?;
     let two = UdpSocket::bind(any)?;
     one.send_to(b"datagram", two.local_addr()?)?;
-    assert_eq!(two.recv_from(&mut room)?.0, 8, "length of the datagram");
+    assert_eq!(two.recv_from(&mut buffer)?.0, 8, "length of the datagram");
     let nobody = two.local_addr()?;
     drop(two);
     one.connect(nobody)?;
     one.send(b"to nobody")?;
-    assert!(one.recv(&mut room).is_err(), "an answer from nobody");
+    assert!(one.recv(&mut buffer).is_err(), "an answer from nobody");
     Ok(())
 }
 

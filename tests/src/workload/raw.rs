@@ -1,6 +1,6 @@
 //! Operations that the standard library and rustix do not offer without `unsafe`: mappings, signal handlers, old
-//! timers, and system calls that are made only to be traced. Only this file and `user_events.rs` of this crate may
-//! contain `unsafe`.
+//! timers, and system calls that are made only to be traced. In this library, only this file and `user_events.rs`
+//! contain unsafe blocks.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_long, c_void};
@@ -14,7 +14,7 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, MsyncFlags, ProtF
 use super::provoked::{Count, Provoked, syscalls};
 
 /// System calls that take only numbers and change nothing that outlives the process: name in tracefs, number,
-/// arguments. Calls with descriptor -1 fail, which makes no difference to a tracer.
+/// arguments. Calls with descriptor -1 fail, but a tracer records them all the same.
 const PLAIN: &[(&str, c_long, [c_long; 3])] = &[
     ("getppid", libc::SYS_getppid, [0; 3]),
     ("getuid", libc::SYS_getuid, [0; 3]),
@@ -103,7 +103,7 @@ pub(super) fn plain_events() -> Vec<Provoked> {
     let named: Vec<_> =
         PLAIN.iter().filter(|call| call.1 >= 0).map(|call| (call.0, Count::Exactly(1))).collect();
     let mut events = syscalls(&named);
-    // The nonexistent system call has no event of its own.
+    // The nonexistent system call has no separate event.
     let all = PLAIN.len() as u64;
     events.push(Provoked { event: "raw_syscalls:sys_enter".into(), count: Count::AtLeast(all) });
     events.push(Provoked { event: "raw_syscalls:sys_exit".into(), count: Count::AtLeast(all) });
@@ -283,7 +283,7 @@ pub(super) fn interval_timer() -> io::Result<()> {
     let after = |seconds| libc::itimerval { it_interval: timeval(0), it_value: timeval(seconds) };
     for seconds in [100, 0] {
         let value = after(seconds);
-        // SAFETY: the value outlives the call; no old value is asked for.
+        // SAFETY: the value outlives the call; no old value is requested.
         if unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const value, ptr::null_mut()) } != 0 {
             return Err(io::Error::last_os_error());
         }

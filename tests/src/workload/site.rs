@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The places where a workload may write: two empty directories, which every part leaves empty.
+/// The directories in which a workload may write. Both are empty, and every part leaves them empty.
 #[derive(Clone, Debug)]
 pub struct Site {
     /// On a disk's file system.
@@ -14,7 +14,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// Makes both directories: one under `TRACER_TESTS_DIR` or the directory for temporary files, the other in
+    /// Creates both directories: one under `TRACER_TESTS_DIR` or the directory for temporary files, the other in
     /// `/dev/shm`.
     ///
     /// # Errors

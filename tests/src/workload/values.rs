@@ -1,4 +1,4 @@
-//! Hits whose fields take many known values: material for filters over numbers, text and the task's name.
+//! Hits with many known field values, for filters on numbers, text and the task's name.
 
 use std::io;
 
@@ -28,7 +28,7 @@ pub(super) const OFFSETS: [i64; 14] = [
 /// Origins of the `lseek` calls.
 pub(super) const WHENCES: [u32; 4] = [0, 2, 5, 0xffff_ffff];
 
-/// Names that the thread takes. After each it tries to open a file of that name, which does not exist.
+/// Names that the thread sets. After each it tries to open a file of that name, which does not exist.
 pub(super) const NAMES: [&str; 10] = [
     "bash",
     "bar",

@@ -55,12 +55,12 @@ struct Waiter {
 
 impl Waiter {
     fn start() -> Result<Self> {
-        let (go, told) = mpsc::channel::<()>();
+        let (go, started) = mpsc::channel::<()>();
         let (tell, slept) = mpsc::channel();
         let (tell_tid, tid) = mpsc::channel();
         let sleep = move || {
             let _ = tell_tid.send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned());
-            while told.recv().is_ok() {
+            while started.recv().is_ok() {
                 (0..10).for_each(|_| thread::sleep(Duration::from_micros(300)));
                 let _ = tell.send(());
             }
@@ -144,7 +144,7 @@ fn a_foreign_program_emits_into_the_mirror() {
         let dir = mounted.dir();
         let one = mounted.instance("one")?;
 
-        // The program is loaded first and makes the maps.
+        // The program is loaded first and creates the maps.
         let mut program = load(&pins)?;
         let waiter = Waiter::start()?;
         follow(&mut program, waiter.tid, 0)?;
@@ -173,7 +173,7 @@ fn a_foreign_program_emits_into_the_mirror() {
         nothing_comes(&waiter, dir, "other fields")?;
         set(dir, &format!("{EVENT}/enable"), "0")?;
 
-        // The program outlives a killed daemon, and the next daemon takes over.
+        // The program outlives a killed daemon, and the next daemon adopts the event.
         set(dir, "synthetic_events", DEFINITION)?;
         set(dir, &format!("{EVENT}/enable"), "1")?;
         wait_for_records(&waiter, dir)?;
@@ -188,7 +188,7 @@ fn a_foreign_program_emits_into_the_mirror() {
         drop(program);
         nothing_comes(&waiter, next.dir(), "the program is gone")?;
         // A daemon that ends normally removes the pinned names.
-        drop(next);
+        next.stop_within(Duration::from_secs(60))?;
         ensure!(!pins.exists(), "{} is still there", pins.display());
         drop(mounted);
         Ok(())
@@ -202,7 +202,7 @@ extern "C" fn hit(number: i64) -> i64 {
     std::hint::black_box(number)
 }
 
-/// Acts until there are at least `count` records of an event, and returns their texts.
+/// Calls `act` until there are at least `count` records of an event, and returns their texts.
 fn await_records(dir: &Path, event: &str, count: usize, act: impl Fn()) -> Result<Vec<String>> {
     let start = Instant::now();
     let head = format!("{event}: ");

@@ -1,4 +1,4 @@
-//! The library's examples and its recordings: each runs on processes of its own, whose system calls are known.
+//! The library's examples and its recordings. Each test starts its own processes, whose system calls are known.
 
 use std::process::Command;
 use std::time::Duration;

@@ -17,8 +17,8 @@ use tracer_user::api::kprobe::{
     kprobe_event_gen_cmd_start, kretprobe_event_gen_cmd_end, kretprobe_event_gen_cmd_start,
 };
 use tracer_user::api::{Errno, Files, Place};
-use tracer_user::engine::Engine;
 use tracer_user::engine::facts::Facts;
+use tracer_user::engine::{self, Command, Engine};
 use tracer_user::lang::define;
 
 /// The first four arguments of a function, as the kernel's test has them on this architecture.
@@ -45,7 +45,7 @@ fn generate(place: &dyn Place, listing: &dyn Fn() -> Result<String>) -> Result<(
     let lines: Vec<&str> = wanted.lines().collect();
     ensure!(lines.len() == 2, "{wanted}");
     ensure!(lines[0] == format!("p:kprobes/gen_kprobe_test do_sys_openat2 {}", ARGS.join(" ")), "{wanted}");
-    // The number after the letter is the maximum of concurrent calls, which depends on the CPUs.
+    // The number after the letter is the maximum number of concurrent calls, which depends on the number of CPUs.
     let back = lines[1].trim_start_matches(|c: char| c == 'r' || c.is_ascii_digit());
     ensure!(back == ":kprobes/gen_kretprobe_test do_sys_openat2 arg1=$retval", "{wanted}");
 
@@ -71,7 +71,7 @@ fn has_kprobes() -> bool {
     let has =
         host::Tracefs::find_or_mount().is_ok_and(|tracefs| tracefs.root().join("kprobe_events").exists());
     if !has {
-        eprintln!("skipped: the kernel has no kprobes to hang events on");
+        eprintln!("skipped: the kernel has no kprobes for events");
     }
     has
 }
@@ -125,17 +125,18 @@ fn a_held_event_of_this_process_stays() {
             return Ok(());
         }
         let mirror = mirror()?;
-        let listing = || Ok(String::from_utf8(mirror.borrow().definitions(define::File::Kprobe))?);
+        let listing = || Ok(String::from_utf8(engine::definitions(&mirror.borrow(), define::File::Kprobe))?);
         generate(&mirror, &listing)?;
-        mirror.borrow_mut().make("one")?;
+        let execute = |command| mirror.borrow_mut().execute(&command).map_err(|error| error.errno());
+        execute(Command::MakeInstance("one"))?;
         let twice =
             [(); 2].map(|()| trace_get_event_file(&mirror, Some("one"), "kprobes", "gen_kprobe_test"));
         let [first, second] = twice;
         trace_put_event_file(first?);
         ensure!(kprobe_event_delete(&mirror, "gen_kprobe_test") == Err(Errno::BUSY), "it is held");
-        ensure!(mirror.borrow_mut().remove("one") == Err(Errno::BUSY), "its instance is held");
+        ensure!(execute(Command::RemoveInstance("one")) == Err(Errno::BUSY), "its instance is held");
         trace_put_event_file(second?);
-        mirror.borrow_mut().remove("one")?;
+        execute(Command::RemoveInstance("one"))?;
         kprobe_event_delete(&mirror, "gen_kprobe_test")?;
         kprobe_event_delete(&mirror, "gen_kretprobe_test")?;
         ensure!(listing()?.is_empty(), "{}", listing()?);

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use tracer_tests::host;
 use tracer_tests::mirror::{Mounted, bodies, set, text};
 use tracer_user::api::dynevent::MAX_DYNEVENT_CMD_LEN;
@@ -24,7 +24,7 @@ use tracer_user::api::{Errno, Files, Place};
 use tracer_user::engine::facts::Facts;
 use tracer_user::engine::{
     Engine,
-    records::{Filled, Lines},
+    records::{Filled, LineContext, Lines},
 };
 use tracer_user::event::InstanceId;
 
@@ -34,7 +34,7 @@ const FIRST: [(&str, &str); 4] =
 const MORE: [(&str, &str); 3] =
     [("unsigned int", "cpu"), ("char[64]", "my_string_field"), ("int", "my_int_field")];
 
-/// The fields of the event that the kernel's test makes in one step.
+/// The fields of the event that the kernel's test creates in one step.
 const CREATED: [(&str, &str); 9] = [
     ("pid_t", "next_pid_field"),
     ("char[16]", "next_comm_field"),
@@ -138,7 +138,8 @@ fn generate(place: &dyn Place, records: &dyn Fn() -> Result<Vec<String>>) -> Res
     Ok(())
 }
 
-/// Checks which calls are refused, which calls still trace, and which calls do nothing.
+/// Checks the contracts of the functions: refused calls, calls that trace in spite of an error, and calls without
+/// effect.
 fn contracts(
     place: &dyn Place,
     generated: &TraceEventFile<'_>,
@@ -195,7 +196,7 @@ fn contracts(
     synth_event_add_field_str(&mut cmd, "float f")?;
     ensure!(synth_event_gen_cmd_end(&mut cmd) == Err(Errno::INVAL), "no such type");
 
-    // An event that is off ignores all values, but the rules for adding them still apply.
+    // A disabled event ignores all values, but the rules for adding them still apply.
     turn(generated, false)?;
     synth_event_trace(generated, &[])?;
     synth_event_trace(generated, &seven("a", "b", 1))?;
@@ -221,7 +222,7 @@ fn the_kernels_test_by_files() {
         let place = Files::at(dir);
         generate(&place, &|| Ok(bodies(&text(dir, "trace")?)))?;
 
-        // An instance has its own filter, triggers and switch. It cannot be removed while its event is in use.
+        // An instance has its own filter, triggers and enable state. It cannot be removed while its event is in use.
         let one = mounted.instance("one")?;
         synth_event_create(&place, "wakeup", &[("u64", "lat"), ("char[]", "who")])?;
         let file = trace_get_event_file(&place, Some("one"), "synthetic", "wakeup")?;
@@ -247,7 +248,7 @@ fn the_kernels_test_by_files() {
         trace_put_event_file(fixed);
         synth_event_delete(&place, "fixed")?;
 
-        // A trigger without a filter turns the event off before the next record.
+        // A trigger without a filter soft-disables the event before the next record.
         set(&one, "tracing_on", "1")?;
         set(&one, "events/synthetic/wakeup/trigger", "!traceoff if lat == 30")?;
         set(&one, "events/synthetic/wakeup/trigger", "disable_event:synthetic:wakeup")?;
@@ -280,12 +281,13 @@ fn the_kernels_test_in_this_process() {
             let mut mirror = mirror.borrow_mut();
             let mut text = Vec::new();
             if let Some(mut lines) = Lines::new(&mut mirror, InstanceId::TOP, None, false) {
-                while lines.fill(&mut mirror, &mut text, 1 << 16) != Filled::All {}
+                let context = LineContext::of(&mirror, InstanceId::TOP).context("the top instance")?;
+                while lines.fill(&context, &mut text, 1 << 16) != Filled::All {}
             }
             Ok(bodies(&String::from_utf8(text)?))
         };
         generate(&mirror, &records)?;
-        // An event in use cannot be deleted, whether it is on or off.
+        // An event in use cannot be deleted, whether it is enabled or not.
         synth_event_create(&mirror, "held", &[("u64", "n")])?;
         let file = trace_get_event_file(&mirror, None, "synthetic", "held")?;
         ensure!(synth_event_delete(&mirror, "held") == Err(Errno::BUSY), "it is held");

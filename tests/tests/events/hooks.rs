@@ -1,5 +1,5 @@
 //! The attach points of the mirror's events: many at once, programs that system calls share, changes at raw
-//! tracepoints, and the daemon's end.
+//! tracepoints, and the end of the daemon.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -17,17 +17,17 @@ use tracer_tests::oracle::{Oracle, Trace};
 use tracer_tests::workload::{self, Job};
 
 /// The number of a process's descriptors of a kind; 0 once the process is gone.
-fn descriptors(pid: u32, kind: &str) -> usize {
+pub(crate) fn descriptors(pid: u32, kind: &str) -> usize {
     let Ok(all) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return 0 };
     let links = all.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
     links.filter(|link| link.to_string_lossy().contains(kind)).count()
 }
 
-/// A daemon's number of perf events after it closed those that verify plans.
-fn settled(pid: u32) -> usize {
+/// A daemon's number of descriptors of a kind, after it has closed the descriptors that it used to verify plans.
+pub(crate) fn settled(pid: u32, kind: &str) -> usize {
     let mut last = usize::MAX;
     for _ in 0..20 {
-        let now = descriptors(pid, "perf_event");
+        let now = descriptors(pid, kind);
         if now == last {
             break;
         }
@@ -38,7 +38,7 @@ fn settled(pid: u32) -> usize {
 }
 
 #[test]
-fn system_calls_that_share_programs_are_recorded_as_the_kernels() {
+fn system_calls_that_share_programs_are_recorded_as_in_the_kernel() {
     host::as_root(|| {
         let job = Job::start(&["syscalls", "files", "process", "signals", "time", "pipes"], 1)?;
         let pid = job.pid();
@@ -171,7 +171,7 @@ fn the_longest_filters_change_at_raw_tracepoints_and_no_hit_is_lost() {
         set(&dir, "events/raw_syscalls/sys_enter/enable", "1")?;
         set(&dir, "events/sched/sched_switch/enable", "1")?;
         set(&dir, "events/sched/sched_switch/filter", "next_prio == 500")?;
-        let hooks = settled(mounted.pid());
+        let hooks = settled(mounted.pid(), "perf_event");
         let start = Instant::now();
         load.go()?;
         let switched = [
@@ -188,7 +188,7 @@ fn the_longest_filters_change_at_raw_tracepoints_and_no_hit_is_lost() {
         }
         let took = start.elapsed();
         let hits = 20 * load.stop()?;
-        let moved = settled(mounted.pid()).saturating_sub(hooks);
+        let moved = settled(mounted.pid(), "perf_event").saturating_sub(hooks);
         ensure!(moved == 0, "{moved} events are on perf tracepoints now");
         let lines = bodies(&text(&dir, "trace")?);
         let entries =
@@ -207,7 +207,7 @@ fn pointers_are_shown_as_the_kernel_shows_them() {
         let ours = mounted.instance("pointer")?;
         let oracle = Oracle::create("pointer")?;
         let own = rustix::thread::gettid().as_raw_nonzero().to_string();
-        // The kernel's instance is on first and off last, so it has everything that the mirror has.
+        // The kernel's instance is enabled first and disabled last, so it records everything that the mirror records.
         for dir in [oracle.dir(), &ours] {
             set(dir, "tracing_on", "1")?;
             set(dir, "options/hash-ptr", "1")?;
@@ -257,8 +257,8 @@ fn closers() -> Result<BTreeSet<u32>> {
     Ok(all.filter(|(_, parent)| !is_daemon(*parent)).map(|(pid, _)| pid).collect())
 }
 
-/// Turns on the system with the most events among those that do not take minutes to close. Returns the system and its
-/// number of perf tracepoints.
+/// Enables the system with the most events, among the systems that do not take minutes to close. Returns the system
+/// and its number of perf tracepoints.
 fn turn_many_on(mounted: &Mounted) -> Result<(String, usize)> {
     let dir = mounted.dir();
     let mut systems = Vec::new();
@@ -276,7 +276,7 @@ fn turn_many_on(mounted: &Mounted) -> Result<(String, usize)> {
     Ok((system, hooks))
 }
 
-/// Waits for the end of the closing processes.
+/// Waits until `closers` returns false.
 fn gone(closers: impl Fn() -> Result<bool>, start: Instant) -> Result<()> {
     while closers()? {
         ensure!(start.elapsed() < Duration::from_secs(120), "nobody closes them");
@@ -286,7 +286,7 @@ fn gone(closers: impl Fn() -> Result<bool>, start: Instant) -> Result<()> {
     Ok(())
 }
 
-/// The two tests below check each other's processes, so they run one at a time.
+/// Locks out the other test: the two tests below would see each other's processes.
 static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -310,7 +310,7 @@ fn a_daemon_with_many_events_on_ends_at_once_and_leaves_no_program() {
 }
 
 #[test]
-fn a_killed_daemon_with_many_events_on_is_gone_at_once_and_the_next_one_goes_on() {
+fn a_killed_daemon_with_many_events_ends_at_once_and_the_next_one_continues() {
     host::as_root(|| {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let mut mounted = Mounted::start("killed")?;
@@ -325,7 +325,8 @@ fn a_killed_daemon_with_many_events_on_is_gone_at_once_and_the_next_one_goes_on(
             ensure!(start.elapsed() < Duration::from_secs(30), "few are guarded");
             std::thread::sleep(Duration::from_millis(10));
         }
-        // As if another process turned many events on: the closing process waits a while for each.
+        // Holds the lock of a process that enables many events. The closing process then waits a while for each
+        // event.
         let opening = File::open("/sys/kernel/btf/vmlinux").context("BTF")?;
         flock(&opening, FlockOperation::LockShared)?;
         let start = Instant::now();

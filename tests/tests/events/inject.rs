@@ -1,4 +1,4 @@
-//! `inject` files: a write makes a record of any event. Kernels are rarely built with them
+//! `inject` files: a write creates a record of any event. Kernels are rarely built with them
 //! (`CONFIG_TRACE_EVENT_INJECT`), so the expected results follow `kernel/trace/trace_events_inject.c`.
 
 use std::path::{Path, PathBuf};
@@ -91,7 +91,7 @@ fn injected_records_pass_filter_triggers_and_switches() {
         let lines = |pids: &[u32]| -> Vec<String> {
             pids.iter().map(|pid| format!("sched_kthread_stop: comm= pid={pid}")).collect()
         };
-        // Other threads also hit the event once it is on.
+        // Other threads also hit the event once it is enabled.
         let own = rustix::thread::gettid().as_raw_nonzero().to_string();
         set(&dir, "set_event_pid", &own)?;
         ensure!(all(&dir)? == lines(&[1, 2, 3]), "off, and taken all the same");
@@ -115,7 +115,7 @@ fn injected_records_pass_filter_triggers_and_switches() {
         set(&dir, &format!("{STOP}/trigger"), "enable_event:sched:sched_process_exec")?;
         ensure!(all(&dir)? == lines(&[1, 2, 3]), "all");
         ensure!(text(&dir, aimed)? == "0*\n", "{}", text(&dir, aimed)?);
-        // It runs beside a trigger that needs the record.
+        // It runs if another trigger needs the record.
         set(&dir, &format!("{STOP}/trigger"), "stacktrace if pid == 3")?;
         ensure!(inject(&dir, STOP, "pid=3").is_ok(), "refused");
         ensure!(text(&dir, aimed)? == "1*\n", "{}", text(&dir, aimed)?);
@@ -124,10 +124,10 @@ fn injected_records_pass_filter_triggers_and_switches() {
         for trigger in ["!stacktrace if pid == 3", "!enable_event:sched:sched_process_exec"] {
             set(&dir, &format!("{STOP}/trigger"), trigger)?;
         }
-        // As in the kernel, an event that a trigger turned on stays on.
+        // As in the kernel, an event that a trigger enabled stays enabled.
         ensure!(text(&dir, aimed)? == "1\n", "{}", text(&dir, aimed)?);
         set(&dir, aimed, "0")?;
-        // The event is off while the list of threads changes.
+        // Disables the event while the list of threads changes.
         set(&dir, &format!("{STOP}/enable"), "0")?;
         set(&dir, "trace", "")?;
 

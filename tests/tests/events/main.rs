@@ -1,5 +1,6 @@
 //! Events and triggers of a mounted mirror: attach points, records, synthetic events, `inject` and triggers.
 
+mod chains;
 mod hooks;
 mod inject;
 mod records;

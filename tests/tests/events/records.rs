@@ -1,5 +1,5 @@
-//! What a mounted mirror records and shows: compared with the kernel's tracefs during one run of the workload, and
-//! alone where the numbers are known in advance.
+//! Records of a mounted mirror. They are compared with the kernel's tracefs during one run of the workload, or with
+//! numbers that are known in advance.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -21,7 +21,7 @@ use tracer_tests::oracle::rawpage::Layout;
 use tracer_tests::oracle::{Oracle, Trace};
 use tracer_tests::workload::{self, Job};
 
-/// Directory of an event that happens only when a test causes it.
+/// Directory of an event that only the tests hit.
 const EVENT: &str = "events/syscalls/sys_enter_getpgid";
 
 /// Hits the event this many times.
@@ -31,7 +31,7 @@ fn hit(times: u64) {
     }
 }
 
-/// Restricts an instance to this thread and turns the event on.
+/// Restricts an instance to this thread and enables the event.
 fn arm(dir: &Path) -> Result<()> {
     set(dir, "set_event_pid", &rustix::thread::gettid().as_raw_nonzero().to_string())?;
     set(dir, &format!("{EVENT}/enable"), "1")
@@ -77,8 +77,8 @@ fn the_text_is_the_kernels() {
         let trace = Trace::parse(text(&ours, "trace")?.as_bytes());
         let result = compare(&theirs, &trace, &family(pid, &theirs));
         println!("{} lines of {} event types compared and equal", result.lines(), result.types());
-        // At a perf tracepoint the kernel runs no second program on a CPU, so hits of an interrupt meanwhile may be
-        // missing.
+        // At perf tracepoints the kernel runs one program per CPU at a time, so hits of an interrupt during a program
+        // may be missing.
         let stats = text(&ours, "per_cpu/cpu0/stats")?;
         let missed = stats.lines().find_map(|line| line.strip_prefix("missed events on all CPUs: "));
         let missed: u64 = missed.context("missed events")?.parse()?;
@@ -133,7 +133,7 @@ fn reading_consumes_or_not_and_the_counts_tell() {
         ensure!(lines.lines().count() == 1000 && !lines.starts_with('#'), "{lines:.300}");
         ensure!(stat(&dir, "entries")? == 0 && stat(&dir, "read events")? == 1000, "all was consumed");
         ensure!(mirror::bodies(&text(&dir, "trace")?).is_empty(), "nothing is left");
-        // Tracing is off and the reader has already read something, so this is the end of the stream.
+        // Tracing is off and the reader has already read data, so this is the end of the stream.
         set(&dir, "tracing_on", "0")?;
         hit(10);
         ensure!(pipe.read(&mut piece)? == 0, "the end");
@@ -147,7 +147,7 @@ fn reading_consumes_or_not_and_the_counts_tell() {
 }
 
 #[test]
-fn the_newest_stay_or_the_oldest() {
+fn the_buffer_keeps_the_newest_or_the_oldest_records() {
     host::as_root(|| {
         // The stream begins with the oldest record, and reports lost records of its CPU.
         workload::pin_to_cpu(0)?;
@@ -224,7 +224,7 @@ fn filters_can_change_under_load_and_no_hit_is_lost_or_seen_twice() {
 }
 
 #[test]
-fn events_go_off_and_on_again_at_once() {
+fn events_can_be_disabled_and_enabled_again_at_once() {
     host::as_root(|| {
         let mounted = Mounted::start("again")?;
         let dir = mounted.instance("again")?;
@@ -256,7 +256,7 @@ fn readers_wait_and_are_woken() {
         hit(1);
         ensure!(ready(5)?, "not ready with a record");
         drop(pipe);
-        // A blocking reader receives the record when it is made.
+        // A blocking reader receives the record as soon as it exists.
         set(&dir, "trace", "")?;
         let reader = std::thread::spawn({
             let path = dir.join("trace_pipe");
@@ -409,7 +409,7 @@ fn lists_of_threads_are_enforced_and_followed() {
 }
 
 #[test]
-fn snapshots_keep_what_was_recorded() {
+fn snapshots_keep_the_records() {
     host::as_root(|| {
         let mounted = Mounted::start("snapshot")?;
         let dir = mounted.instance("snapshot")?;
@@ -449,13 +449,13 @@ fn snapshots_keep_what_was_recorded() {
 }
 
 #[test]
-fn records_are_taken_out_of_full_rings_while_nobody_reads() {
+fn full_rings_are_drained_without_a_reader() {
     host::as_root(|| {
         let mounted = Mounted::start("unread")?;
         let dir = mounted.instance("unread")?;
         set(&dir, "buffer_size_kb", "65536")?;
         arm(&dir)?;
-        // Five times the size of a ring, at a rate that a woken reader can follow on a slow machine too.
+        // Five times the size of a ring, at a rate that a woken reader can sustain even on a slow machine.
         for _ in 0..250 {
             let start = Instant::now();
             hit(1000);
@@ -468,7 +468,7 @@ fn records_are_taken_out_of_full_rings_while_nobody_reads() {
 }
 
 #[test]
-fn clocks_count_what_they_say() {
+fn clocks_count_in_their_units() {
     host::as_root(|| {
         let mounted = Mounted::start("clocks")?;
         let dir = mounted.instance("clocks")?;
@@ -499,7 +499,7 @@ fn clocks_count_what_they_say() {
 }
 
 #[test]
-fn a_killed_daemon_wedges_nothing_and_a_new_one_takes_its_place() {
+fn a_killed_daemon_blocks_nothing_and_a_new_one_replaces_it() {
     host::as_root(|| {
         let mut mounted = Mounted::start("kill")?;
         let dir = mounted.dir().to_owned();
@@ -521,7 +521,7 @@ fn a_killed_daemon_wedges_nothing_and_a_new_one_takes_its_place() {
 }
 
 #[test]
-fn a_daemon_that_is_told_to_end_leaves_nothing() {
+fn a_daemon_ended_by_a_signal_leaves_nothing() {
     host::as_root(|| {
         for signal in [rustix::process::Signal::INT, rustix::process::Signal::TERM] {
             let mounted = Mounted::start("end")?;

@@ -10,7 +10,7 @@ use tracer_tests::tree::{APPEND, TRUNCATE, read, tree, write};
 use tracer_user::attach::Block;
 use tracer_user::code::asm::{Alu, Assembler, Cond, Helper, Insn, PSEUDO_MAP_VALUE, Reg, Width};
 use tracer_user::code::join;
-use tracer_user::engine::records::Writer;
+use tracer_user::engine::{self, CommandError, records::Writer};
 use tracer_user::event::synthetic::Value;
 use tracer_user::fs::Tree;
 use tracer_user::sys::bpf::map::{Map, MapKind, MapSpec};
@@ -56,7 +56,7 @@ fn files_define_show_and_delete() {
     assert_eq!(write(&mut tree, "synthetic_events", "!nobody\n", APPEND), Err(Errno::NOENT));
     assert!(read(&mut tree, "available_events").unwrap().contains("synthetic:wake\n"));
 
-    // An event that is on cannot be deleted. Opening the file with `O_TRUNC` removes the events before it.
+    // An enabled event cannot be deleted. Opening the file with `O_TRUNC` removes the events before it.
     set(&mut tree, "events/synthetic/other/enable", "1");
     for line in ["!other\n", "!other char[] name; unsigned long[] stack\n"] {
         assert_eq!(write(&mut tree, "synthetic_events", line, APPEND), Err(Errno::BUSY));
@@ -102,7 +102,7 @@ fn records_of_user_space_pass_filter_and_triggers() {
             Value::Stack(&[0x10]),
             Value::Number(0),
         ];
-        tree.mirror().emit("e", &values, writer())
+        engine::emit(tree.engine(), "e", &values, writer())
     };
     for n in -1..5 {
         emit(&mut tree, n, if n == 0 { b"no" } else { b"yes" }).unwrap();
@@ -113,8 +113,9 @@ fn records_of_user_space_pass_filter_and_triggers() {
     let top = [(-1, "yes"), (0, "no"), (1, "yes"), (2, "yes"), (3, "yes")].map(|(n, text)| head(n, text));
     assert_eq!(records(&mut tree, "trace", "e"), top);
     assert!(read(&mut tree, "trace").unwrap().contains("stack=STACK:\n=> 0x10\nflags=0 ()\n"));
-    assert_eq!(tree.mirror().emit("e", &[Value::Number(0)], writer()), Err(Errno::INVAL));
-    assert_eq!(tree.mirror().emit("f", &[], writer()), Err(Errno::NOENT));
+    let refused = |done: Result<(), CommandError>| done.unwrap_err().errno();
+    assert_eq!(refused(engine::emit(tree.engine(), "e", &[Value::Number(0)], writer())), Errno::INVAL);
+    assert_eq!(refused(engine::emit(tree.engine(), "f", &[], writer())), Errno::NOENT);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -199,7 +200,7 @@ impl Child {
 fn programs_emit_in_the_kernel() {
     let Some(mut tree) = tree() else { return };
     set(&mut tree, "synthetic_events", "e u16 n; char fixed[16]; char[] text; unsigned long[] stack\n");
-    assert!(tree.mirror().emission("e").unwrap().is_none());
+    assert!(engine::emission(tree.engine(), "e").unwrap().is_none());
     let instances = tree.find("instances").unwrap();
     tree.make_dir(instances, "a").unwrap();
     set(&mut tree, "events/synthetic/e/enable", "1");
@@ -211,7 +212,7 @@ fn programs_emit_in_the_kernel() {
         "instances/a/events/synthetic/e/filter",
         "n > 2 && n != 5 && text == \"hello\" && comm == \"sh\"",
     );
-    let emission = tree.mirror().emission("e").unwrap().expect("the event is on");
+    let emission = engine::emission(tree.engine(), "e").unwrap().expect("the event is on");
     let (program, _values) = emitter(child.id(), &emission);
     drop(emission);
     let link = program.attach_raw_tracepoint("sys_enter").unwrap();
@@ -232,7 +233,7 @@ fn programs_emit_in_the_kernel() {
 }
 
 #[test]
-fn event_probes_sit_on_synthetic_events() {
+fn event_probes_attach_to_synthetic_events() {
     let Some(mut tree) = tree() else { return };
     set(&mut tree, "synthetic_events", "e u16 n; char fixed[16]; char[] text; unsigned long[] stack\n");
     set(&mut tree, "dynamic_events", "e:probes/one synthetic.e n=$n:u8 text=$text:string if n != 3\n");
@@ -247,7 +248,7 @@ fn event_probes_sit_on_synthetic_events() {
     set(&mut tree, "instances/a/events/probes/two/enable", "1");
     set(&mut tree, "events/probes/one/filter", "n < 5");
     let child = Child::start(6);
-    let emission = tree.mirror().emission("e").unwrap().expect("it is followed");
+    let emission = engine::emission(tree.engine(), "e").unwrap().expect("it is followed");
     let (program, _values) = emitter(child.id(), &emission);
     let link = program.attach_raw_tracepoint("sys_enter").unwrap();
     child.run();
@@ -261,18 +262,18 @@ fn event_probes_sit_on_synthetic_events() {
         [4, 5, 6].map(|n| format!("(synthetic.e) twice={n} fixed=\"hello\""))
     );
     let values = [Value::Number(2), Value::Text(b""), Value::Text(b"yes"), Value::Stack(&[])];
-    tree.mirror().emit("e", &values, writer()).unwrap();
+    engine::emit(tree.engine(), "e", &values, writer()).unwrap();
     assert_eq!(records(&mut tree, "trace", "one").last().unwrap(), "(synthetic.e) n=2 text=\"yes\"");
     set(&mut tree, "events/probes/one/enable", "0");
     set(&mut tree, "instances/a/events/probes/two/enable", "0");
-    assert!(tree.mirror().emission("e").unwrap().is_none());
+    assert!(engine::emission(tree.engine(), "e").unwrap().is_none());
     set(&mut tree, "dynamic_events", "-:probes/two\n");
     set(&mut tree, "dynamic_events", "-:probes/one\n");
     set(&mut tree, "synthetic_events", "!e\n");
 }
 
 #[test]
-fn event_probes_sit_on_dynamic_events() {
+fn event_probes_attach_to_dynamic_events() {
     let Some(mut tree) = tree() else { return };
     set(&mut tree, "dynamic_events", "t:probes/switch sched_process_exec pid=old_pid:u32\n");
     set(&mut tree, "dynamic_events", "e:probes/on probes.switch that=$pid:u32\n");
@@ -294,7 +295,7 @@ fn rows(tree: &mut Tree, path: &str) -> Vec<String> {
 }
 
 #[test]
-fn histograms_count_what_no_tracepoint_makes() {
+fn histograms_count_events_without_a_tracepoint() {
     let Some(mut tree) = tree() else { return };
     set(&mut tree, "synthetic_events", "e u16 n; char fixed[16]; char[] text; unsigned long[] stack\n");
     set(&mut tree, "dynamic_events", "e:probes/on synthetic.e odd=$n:b1@0/16 text=$text:string if n > 1\n");
@@ -305,14 +306,14 @@ fn histograms_count_what_no_tracepoint_makes() {
     set(&mut tree, "events/probes/on/trigger", "hist:keys=odd:sort=odd");
     let kills = format!("hist:keys=number,common_pid if common_pid == {pid} && number == {KILL}");
     set(&mut tree, "events/probes/enter/trigger", &kills);
-    let emission = tree.mirror().emission("e").unwrap().expect("it is counted");
+    let emission = engine::emission(tree.engine(), "e").unwrap().expect("it is counted");
     let (program, _values) = emitter(pid, &emission);
     let link = program.attach_raw_tracepoint("sys_enter").unwrap();
     child.run();
     drop(link);
     let own = std::process::id();
     let values = [Value::Number(9), Value::Text(b""), Value::Text(b"mine"), Value::Stack(&[])];
-    tree.mirror().emit("e", &values, writer()).unwrap();
+    engine::emit(tree.engine(), "e", &values, writer()).unwrap();
     let counted = rows(&mut tree, "events/synthetic/e/hist");
     let row = |text: &str, pid: u32, hits: u32, n: u32| {
         format!("{{ text: {text} , common_pid: {pid} }} hitcount: {hits} n: {n}")
@@ -336,7 +337,7 @@ fn histograms_count_what_no_tracepoint_makes() {
     ] {
         set(&mut tree, &format!("events/{path}/trigger"), line);
     }
-    assert!(tree.mirror().emission("e").unwrap().is_none());
+    assert!(engine::emission(tree.engine(), "e").unwrap().is_none());
     // The first event to delete is the target of the second.
     assert_eq!(write(&mut tree, "dynamic_events", "", TRUNCATE), Err(Errno::BUSY));
     set(&mut tree, "dynamic_events", "-:probes/on\n");

@@ -1,5 +1,5 @@
-//! Triggers of a mounted mirror against those of the kernel's tracefs: the same is written to both while both see the
-//! same hits.
+//! Compares triggers of a mounted mirror with triggers of the kernel's tracefs. Both receive the same writes and see
+//! the same hits.
 
 use std::path::Path;
 
@@ -99,7 +99,7 @@ const ODD: &[&str] =
     &["traceoff if ", "traceoff:1  if\tpid == 1", "", "\n", " ", " traceoff ", "!traceoff\n", "traceoff\0:3"];
 
 #[test]
-fn lines_are_taken_and_refused_alike() {
+fn both_accept_and_refuse_the_same_lines() {
     run(|| {
         let pair = Pair::new("lines")?;
         let trigger = format!("{GETPGID}/trigger");
@@ -138,25 +138,25 @@ fn hits_have_the_same_effects() {
             Group(2), Group(3)]);
         play(&pair, &[To(ENABLE, "1"), To(ON, "0"), To(TRIGGER, "traceon if pid == 2"), Group(1), Group(2),
             Group(3), To(ON, "0"), To(FILTER, "pid < 3"), Group(1), Group(2), Group(3), To(FILTER, "0")]);
-        // The event itself is off, or its filter drops the hit: the triggers act nevertheless.
+        // Triggers act even if the event is disabled or its filter drops the hit.
         play(&pair, &[To(TRIGGER, "traceoff if pid == 2"), Group(1), Group(2)]);
         play(&pair, &[To(ENABLE, "1"), To(FILTER, "pid == 9"), To(TRIGGER, "traceoff if pid == 2"), Group(1),
             Group(9), Group(2), Group(9), To(FILTER, "0")]);
-        // Turns other events on and off.
+        // Enables and disables other events.
         play(&pair, &[Session(1), To(TRIGGER, &enable(":1")), Session(2), Group(1), Session(3),
             To(OTHER_ENABLE, "0"), Session(4), Group(2), Session(5), To(OTHER_ENABLE, "1"), Session(6)]);
         play(&pair, &[To(OTHER_ENABLE, "1"), To(TRIGGER, &disable(":2")), Session(1), Group(1), Session(2),
             Group(2), To(OTHER_ENABLE, "1"), Session(3), Group(3), Session(4), To(OTHER_ENABLE, "1"),
             Group(4), Session(5), To(TRIGGER, &format!("!{}", disable(""))), Session(6)]);
-        // Removes the trigger while the event is on or off because of it.
+        // Removes the trigger after it has enabled or disabled the event.
         play(&pair, &[To(TRIGGER, &enable("")), Group(1), To(TRIGGER, &format!("!{}", enable(""))),
             Session(1), To(TRIGGER, &disable("")), Group(2), Session(2), To(TRIGGER, &format!("!{}",
             disable(""))), Session(3)]);
-        // A trigger turns on an event that turns itself off again.
+        // A trigger enables an event that disables itself again.
         let itself = format!("disable_event:{OTHER_NAME} if pid == 7");
         play(&pair, &[To(TRIGGER, &enable(" if pid > 3")), To(OTHER, &itself), Group(1), Session(1),
             Group(4), Session(2), Session(7), Session(3), Group(5), Session(4)]);
-        // Without a condition the trigger acts before the check whether the event is on.
+        // Without a condition the trigger acts before the check whether the event is enabled.
         play(&pair, &[To(OTHER, &disable("")), To(OTHER_ENABLE, "1"), Session(1), Session(2),
             To(OTHER_ENABLE, "1"), Session(3)]);
         play(&pair, &[To(OTHER, &enable("")), Session(1), Session(2), To(OTHER_ENABLE, "0"), Session(3),
@@ -181,7 +181,7 @@ fn hits_have_the_same_effects() {
 }
 
 #[test]
-fn chance_finds_no_difference() {
+fn random_triggers_show_no_difference() {
     run(|| {
         let pair = Pair::new("chance")?;
         let mut rng = Rng::new(0x7416_6e75);
@@ -264,7 +264,7 @@ fn dynamic_events_have_triggers() {
     run(|| {
         let pair = Pair::new("dynamic")?;
         let (theirs, our) = (pair.kernel.tracefs().root(), pair.mounted.dir());
-        // The entry functions of two system calls, which make one event of two probes.
+        // The entry functions of two system calls: one event with two probes.
         let entry = if cfg!(target_arch = "aarch64") { "__arm64_sys_" } else { "__x64_sys_" };
         let group = format!("triggers{}", std::process::id());
         let lines = [
@@ -334,7 +334,7 @@ fn dynamic_events_have_triggers() {
 fn stacks_are_the_kernels() {
     run(|| {
         let pair = Pair::new("stacks")?;
-        // A system call, whose event the entry code hits, and an event inside the kernel.
+        // A system call event, hit by the entry code, and an event inside the kernel.
         let tasks = "events/task/task_rename";
         for (file, value) in [
             (format!("{GETPGID}/enable"), "1"),
@@ -357,7 +357,7 @@ fn stacks_are_the_kernels() {
         ensure!(our.0.len() == 3 && our.0 == theirs.0, "{:#?} and the kernel's {:#?}", our.0, theirs.0);
         ensure!(our.0.iter().all(|stack| stack.len() > 2), "{:#?}", our.0);
         pair.same(&format!("{GETPGID}/trigger"), "hits");
-        // Names with offsets and addresses.
+        // Symbol names with offsets and addresses.
         for option in ["options/sym-offset", "options/sym-addr"] {
             pair.write(option, "1");
         }
@@ -375,7 +375,7 @@ fn stacks_are_the_kernels() {
 }
 
 #[test]
-fn options_record_stacks_behind_every_event() {
+fn options_record_stacks_after_every_event() {
     run(|| {
         let pair = Pair::new("options")?;
         for (file, value) in [

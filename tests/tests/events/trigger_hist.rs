@@ -8,7 +8,7 @@ use tracer_tests::triggers::{
 // One line per scenario.
 #[rustfmt::skip]
 #[test]
-fn histograms_stand_among_triggers() {
+fn histograms_and_triggers_of_one_event_agree_with_the_kernel() {
     use Step::{Group, Session, To};
     host::as_root(|| {
         let pair = Pair::new("among")?;
@@ -24,11 +24,11 @@ fn histograms_stand_among_triggers() {
             To(TRIGGER, "hist:keys=pid:cont:sort=pid"), Group(5), To(TRIGGER, "hist:keys=pid:clear:sort=pid"), Group(6),
             To(TRIGGER, "!hist:keys=pid:sort=pid"), Group(7), To(TRIGGER, "hist:keys=pid:nohitcount:vals=pid:sort=pid"), Group(8),
             To(TRIGGER, "hist:keys=pid:sort=pid"), To(TRIGGER, "hist:keys=pid:continue:sort=pid"), To(TRIGGER, "!traceoff")]);
-        // The event is turned on and off as well; its filter and `tracing_on` do not affect histograms.
+        // Enables and disables the event as well. Its filter and `tracing_on` do not affect histograms.
         play(&pair, &[To(TRIGGER, "hist:keys=pid.buckets=10:sort=pid"), To(ENABLE, "1"), Group(1), To(ENABLE, "0"), Group(2),
             To(FILTER, "pid > 9"), To(ENABLE, "1"), Group(3), Group(12), To(ON, "0"), Group(4), To(FILTER, "0"),
             To(TRIGGER, "hist:keys=pid.log2:vals=pid.percent:sort=pid"), To(ON, "1"), Group(5), Group(700), To(ENABLE, "0")]);
-        // Histograms ignore threads that are not traced, and triggers beside them read the record.
+        // Histograms ignore untraced threads. Other triggers of the event then read the record too.
         play(&pair, &[To(TRIGGER, "hist:keys=pid:sort=pid"), To(OTHER_ENABLE, "1"), To(TRIGGER, &format!("disable_event:{OTHER_NAME}")),
             To("set_event_notrace_pid", &own), Group(1), Session(1), To("set_event_notrace_pid", ""), Group(2), Session(2)]);
         // Other events enable and pause histograms.

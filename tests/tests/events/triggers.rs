@@ -15,7 +15,7 @@ use tracer_tests::workload::{getpgid, getsid};
 
 use crate::run;
 
-/// Runs a function on the first CPU and on the last at the same time, this many times on each.
+/// Runs a function on the first CPU and on the last CPU at the same time, `times` times on each.
 fn on_two_cpus(times: u64, act: impl Fn(i32) + Sync) -> Result<()> {
     let last = host::last_cpu()?;
     std::thread::scope(|scope| {
@@ -79,11 +79,11 @@ fn counts_are_exact_on_two_cpus() {
 }
 
 #[test]
-fn what_is_turned_off_by_count_is_turned_off_so_often() {
+fn a_counted_trigger_disables_an_event_that_often() {
     run(|| {
         let mounted = Mounted::start("turns")?;
         let dir = mounted.instance("turns")?;
-        // From two CPUs, one event turns a third event off and another turns it on. A trigger counts only when it
+        // On two CPUs, one event disables a third event and another event enables it. A trigger counts only when it
         // changed the state.
         let third = "syscalls:sys_enter_getpriority";
         let count = 1_000_000;
@@ -102,7 +102,7 @@ fn what_is_turned_off_by_count_is_turned_off_so_often() {
         let (off, on) = (count - left(GETPGID)?, count - left(GETSID)?);
         let is_on = text(&dir, "events/syscalls/sys_enter_getpriority/enable")? == "1*\n";
         println!("{on} times on, {off} times off");
-        // The event was off at first, so each disabling follows an enabling.
+        // The event was disabled at first, so each disabling follows an enabling.
         ensure!(on - off == i64::from(is_on), "{on} times on, {off} times off, on now: {is_on}");
         ensure!(on > 0, "no turn at all");
         Ok(())
@@ -114,10 +114,10 @@ fn changes_of_triggers_lose_no_hit() {
     run(|| {
         let mounted = Mounted::start("changes")?;
         let dir = mounted.instance("changes")?;
-        set(&dir, &format!("{GETPGID}/enable"), "1")?;
         // No other process queries this pid, nor does another run of this test.
         let own = i32::try_from(std::process::id())?;
         set(&dir, &format!("{GETPGID}/filter"), &format!("pid == {own}"))?;
+        set(&dir, &format!("{GETPGID}/enable"), "1")?;
         let (stop, hits) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let thread = {
             let (stop, hits) = (Arc::clone(&stop), Arc::clone(&hits));
@@ -165,7 +165,7 @@ fn changes_of_triggers_lose_no_hit() {
 }
 
 #[test]
-fn a_snapshot_holds_what_was_before() {
+fn a_snapshot_has_the_records_before_the_hit() {
     run(|| {
         let mounted = Mounted::start("snapshot")?;
         let dir = mounted.instance("snapshot")?;

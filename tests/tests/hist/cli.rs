@@ -41,7 +41,7 @@ fn rows(text: &str) -> String {
 }
 
 #[test]
-fn variables_go_from_one_event_to_another() {
+fn variables_pass_from_one_event_to_another() {
     host::as_root(|| {
         let (pgid, sid) = (own("pid"), own("pid"));
         let first = format!("keys=common_pid:a=pid-{OWN}");
@@ -96,7 +96,7 @@ fn variables_go_from_one_event_to_another() {
     });
 }
 
-/// Histograms of one event that still need a mirror of their own, and events that are defined on the command line.
+/// Histograms of one event that need a private mirror, and events that are defined on the command line.
 #[test]
 fn snapshots_and_probes() {
     host::as_root(|| {
@@ -106,10 +106,10 @@ fn snapshots_and_probes() {
             getpgid(OWN + n);
         }
         let text = running.stop()?.success()?.text();
-        let told =
+        let expected =
             format!("\ttriggering value {{ onmax($m) }}: {:10}\ttriggered by event with key:", OWN + 7);
-        ensure!(text.contains(&told), "{text}");
-        // A text that is used as a number is its address.
+        ensure!(text.contains(&expected), "{text}");
+        // As a number, a text has the value of its address.
         let command = "keys=next_comm.log2,next_pid:vals=next_comm:x=next_comm";
         hist(&["sched:sched_switch", command, "--for", "100ms"])?.run()?.success()?;
         let definition = "t:histcli/enter sys_enter nr=id";
@@ -123,8 +123,28 @@ fn snapshots_and_probes() {
     });
 }
 
+/// The program's own hits are omitted unless they are requested.
 #[test]
-fn what_is_wrong_is_shown() {
+fn own_hits_are_counted_on_request() {
+    host::as_root(|| {
+        let only = "COMM == \"tracer\"";
+        let mut arguments = vec!["--watch", "20ms", "--for", "300ms"];
+        for event in ["syscalls:sys_enter_write", "syscalls:sys_exit_write"] {
+            arguments.extend([event, "keys=common_pid", "if", only]);
+        }
+        for own in [false, true] {
+            let running = hist(&arguments)?.args(if own { &["--own"] } else { &[] as &[&str] }).start()?;
+            let row = format!("{{ common_pid: {:10} }} hitcount:", running.pid());
+            let text = running.wait()?.success()?.text();
+            let counted = text.contains(&row);
+            ensure!(counted == own, "with own hits: {own}\n{text}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn errors_of_commands_and_definitions_are_shown() {
     host::as_root(|| {
         let cases: &[(&[&str], &str)] = &[
             (
@@ -160,7 +180,7 @@ fn what_is_wrong_is_shown() {
                 &[GETPGID, "keys=pid", "if", "pidd > 1"],
                 "Field not found\n  pidd > 1\n  ^^^^\n  did you mean `pid`?\n",
             ),
-            (&[GETPGID, "keys=pid", GETSID], "no histogram behind `syscalls:sys_enter_getsid`\n"),
+            (&[GETPGID, "keys=pid", GETSID], "no histogram after `syscalls:sys_enter_getsid`\n"),
             (&[GETPGID, "keys=pid", GETPGID, "keys=pid"], "Hist trigger already exists\n  keys=pid\n  ^\n"),
         ];
         for (arguments, expected) in cases {
@@ -218,7 +238,7 @@ fn sleeper(dir: &Path) -> Result<PathBuf> {
 
 /// Compares wake-up latencies in histograms with the times of the events' records.
 #[test]
-fn latencies_are_those_between_the_records() {
+fn latencies_equal_the_differences_of_the_records() {
     host::as_root(|| {
         let dir = std::env::temp_dir().join(format!("tracer-histcli-{}", std::process::id()));
         std::fs::create_dir_all(&dir)?;
@@ -253,7 +273,7 @@ fn latencies_are_those_between_the_records() {
         }
         std::fs::remove_dir_all(&dir)?;
         let trace = mirror::text(root, "trace")?;
-        let (mut since, mut latencies, mut told) =
+        let (mut since, mut latencies, mut emitted) =
             (std::collections::BTreeMap::new(), Vec::new(), Vec::new());
         for line in trace.lines().filter(|line| !line.starts_with('#')) {
             let (head, body) = line.split_once(": ").context(line.to_owned())?;
@@ -267,35 +287,36 @@ fn latencies_are_those_between_the_records() {
                 let pid = number("next_pid").context(line.to_owned())?;
                 latencies.extend(since.remove(&pid).map(|since| (pid, micros.saturating_sub(since))));
             } else {
-                told.push((number("pid").context(line.to_owned())?, number("lat").context(line.to_owned())?));
+                emitted
+                    .push((number("pid").context(line.to_owned())?, number("lat").context(line.to_owned())?));
             }
         }
-        // Each nap causes at least one wake-up. One side or the other misses a hit that occurs while a program runs
-        // on the same CPU.
+        // Each nap causes at least one wake-up. Either side misses a hit that occurs while a program runs on the same
+        // CPU.
         let few = (naps / 8) as usize;
         ensure!(latencies.len() + few >= naps as usize, "{} latencies\n{trace}", latencies.len());
-        ensure!(told.len().abs_diff(latencies.len()) <= few, "{told:?}\n{latencies:?}\n{trace}");
+        ensure!(emitted.len().abs_diff(latencies.len()) <= few, "{emitted:?}\n{latencies:?}\n{trace}");
         let mut apart = Vec::new();
-        for (pid, told) in &told {
+        for (pid, emitted) in &emitted {
             let of_pid = latencies.iter().filter(|(other, _)| other == pid);
-            apart.extend(of_pid.map(|(_, latency)| latency.abs_diff(*told)).min());
+            apart.extend(of_pid.map(|(_, latency)| latency.abs_diff(*emitted)).min());
         }
-        ensure!(apart.len() + few >= told.len(), "{told:?}\n{latencies:?}");
+        ensure!(apart.len() + few >= emitted.len(), "{emitted:?}\n{latencies:?}");
         apart.sort_unstable();
         // The record and the histogram read the clock one after the other, once at each end.
         ensure!(apart[apart.len() / 2] < 5_000, "{apart:?} us");
         // The table's sums equal the sums of the records.
         let table = mirror::text(root, "events/synthetic/histcli_lat/hist")?;
-        let sum: u64 = told.iter().map(|(_, lat)| lat).sum();
+        let sum: u64 = emitted.iter().map(|(_, lat)| lat).sum();
         let mut shown = 0;
         for row in table.lines().filter(|line| line.starts_with("{ pid:")) {
             shown += row.rsplit(' ').next().context("no sum")?.parse::<u64>()?;
         }
         ensure!(shown == sum, "{shown} {sum}\n{table}");
-        ensure!(table.contains(&format!("    Hits: {}\n", told.len())), "{table}");
+        ensure!(table.contains(&format!("    Hits: {}\n", emitted.len())), "{table}");
         println!(
             "{} wake-ups, median {} us apart, at most {}",
-            told.len(),
+            emitted.len(),
             apart[apart.len() / 2],
             apart[apart.len() - 1]
         );
@@ -344,7 +365,7 @@ fn matches(pattern: &str, line: &str) -> bool {
 }
 
 #[test]
-fn the_page_shows_what_is_printed() {
+fn the_guides_examples_print_what_the_page_shows() {
     host::as_root(|| {
         let tracefs = Tracefs::find_or_mount()?;
         let tracer = host::binary("tracer", "TRACER_BIN")?;

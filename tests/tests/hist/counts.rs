@@ -1,19 +1,21 @@
 //! Histograms in the kernel: exact counts of this test's own calls, also on several CPUs. Where the kernel has
-//! histograms of its own, the table equals its `hist` file for the same hits.
+//! histograms, the table equals its `hist` file for the same hits.
 
 use std::fs;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 
 use rustix::process::{getppid, getsid};
 use rustix::thread::gettid;
 use tracer_tests::host::{self, Tracefs};
+use tracer_user::engine::attachments::AttachOptions;
 use tracer_user::engine::facts::Facts;
-use tracer_user::engine::hist::{Histogram, Options};
+use tracer_user::engine::hist::{HistError, HistRequest, Histograms};
 
-const OWN: Options = Options { tracepoint: false, own: true };
+const OWN: AttachOptions =
+    AttachOptions { perf_tracepoints_only: false, own: true, without_names: false, recording: None };
 
 /// System call number of getppid(2).
 #[cfg(target_arch = "x86_64")]
@@ -27,13 +29,22 @@ const GETSID: u32 = 124;
 #[cfg(target_arch = "aarch64")]
 const GETSID: u32 = 156;
 
-fn start(event: &str, command: &str, options: Options, facts: &Facts) -> Histogram {
-    Histogram::start(event, command, options, facts)
-        .unwrap_or_else(|error| panic!("{event} {command}: {error}"))
+fn try_start(
+    event: &str,
+    command: &str,
+    options: AttachOptions,
+    facts: &Arc<Facts>,
+) -> Result<Histograms, HistError> {
+    let histograms = vec![(event.to_owned(), command.to_owned())];
+    Histograms::start(&HistRequest { histograms, ..HistRequest::default() }, options, Arc::clone(facts))
 }
 
-fn text(histogram: &Histogram, facts: &Facts) -> String {
-    String::from_utf8(histogram.text(facts).unwrap()).unwrap()
+fn start(event: &str, command: &str, options: AttachOptions, facts: &Arc<Facts>) -> Histograms {
+    try_start(event, command, options, facts).unwrap_or_else(|error| panic!("{event} {command}: {error}"))
+}
+
+fn text(histogram: &mut Histograms) -> String {
+    String::from_utf8(histogram.text(false).unwrap()).unwrap()
 }
 
 /// The rows of a table.
@@ -48,20 +59,20 @@ fn every_hit_is_counted_once() {
         return;
     }
     let _tracefs = Tracefs::find_or_mount().unwrap();
-    let facts = Facts::running().unwrap();
+    let facts = Arc::new(Facts::running().unwrap());
     for tracepoint in [false, true] {
-        let options = Options { tracepoint, ..OWN };
+        let options = AttachOptions { perf_tracepoints_only: tracepoint, ..OWN };
         let tid = gettid().as_raw_nonzero();
         let command = format!("keys=id:vals=id if common_pid == {tid} && id == {GETPPID}");
-        let histogram = start("raw_syscalls:sys_enter", &command, options, &facts);
+        let mut histogram = start("raw_syscalls:sys_enter", &command, options, &facts);
         for _ in 0..1234 {
             let _ = getppid();
         }
-        let text = text(&histogram, &facts);
+        let text = text(&mut histogram);
         let expected =
             format!("{{ id: {GETPPID:10} }} hitcount:       1234  id: {:10}", u64::from(GETPPID) * 1234);
-        assert_eq!(rows(&text), [expected], "{:?}\n{text}", histogram.hook);
-        let json: serde_json::Value = serde_json::from_slice(&histogram.json(&facts).unwrap()).unwrap();
+        assert_eq!(rows(&text), [expected], "{:?}\n{text}", histogram.hooks().collect::<Vec<_>>());
+        let json: serde_json::Value = serde_json::from_slice(&histogram.json(false).unwrap()).unwrap();
         let row = &json["rows"][0];
         assert_eq!((&row["key"]["id"], &row["hitcount"]), (&GETPPID.into(), &1234.into()), "{json}");
         assert_eq!((&json["event"], &json["dropped"]), (&"raw_syscalls:sys_enter".into(), &0.into()));
@@ -72,7 +83,7 @@ fn every_hit_is_counted_once() {
 const THREADS: usize = 4;
 const NAME: &str = "tracerhistcpu";
 
-/// Threads on all CPUs hit shared keys and keys of their own.
+/// Threads on all CPUs hit shared keys and one key per thread.
 #[test]
 fn sums_are_exact_on_all_cpus() {
     let _turn = crate::turn();
@@ -82,12 +93,12 @@ fn sums_are_exact_on_all_cpus() {
     // Ten million hits in total.
     let each = 10_000_000 / THREADS / host::part() as usize;
     let _tracefs = Tracefs::find_or_mount().unwrap();
-    let facts = Facts::running().unwrap();
+    let facts = Arc::new(Facts::running().unwrap());
     // Only the hits of these threads: other processes make the same call.
     let of_us = format!("id == {GETPPID} && comm == \"{NAME}\"");
 
-    let same = start("raw_syscalls:sys_enter", &format!("keys=id if {of_us}"), OWN, &facts);
-    let own = start("raw_syscalls:sys_enter", &format!("keys=common_pid if {of_us}"), OWN, &facts);
+    let mut same = start("raw_syscalls:sys_enter", &format!("keys=id if {of_us}"), OWN, &facts);
+    let mut own = start("raw_syscalls:sys_enter", &format!("keys=common_pid if {of_us}"), OWN, &facts);
     let barrier = Barrier::new(THREADS);
     let tids: Vec<i32> = std::thread::scope(|scope| {
         let one = || {
@@ -101,13 +112,13 @@ fn sums_are_exact_on_all_cpus() {
         let threads: Vec<_> = (0..THREADS).map(spawn).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
-    let own = text(&own, &facts);
+    let own = text(&mut own);
     assert_eq!(rows(&own).len(), THREADS);
     for tid in &tids {
         let row = format!("{{ common_pid: {tid:10} }} hitcount: {each:10}");
         assert!(rows(&own).contains(&&*row), "{row}\n{own}");
     }
-    let same = text(&same, &facts);
+    let same = text(&mut same);
     let row = format!("{{ id: {GETPPID:10} }} hitcount: {:10}", THREADS * each);
     assert_eq!(rows(&same), [row]);
     println!("{} hits on {} CPUs", THREADS * each, facts.cpus());
@@ -121,27 +132,27 @@ fn full_tables_count_drops() {
         return;
     }
     let _tracefs = Tracefs::find_or_mount().unwrap();
-    let facts = Facts::running().unwrap();
+    let facts = Arc::new(Facts::running().unwrap());
     let tid = gettid().as_raw_nonzero();
     let command = format!("keys=count:size=128 if common_pid == {tid} && count > 1000");
-    let histogram = start("syscalls:sys_enter_write", &command, OWN, &facts);
+    let mut histogram = start("syscalls:sys_enter_write", &command, OWN, &facts);
     let null = fs::OpenOptions::new().write(true).open("/dev/null").unwrap();
     let bytes = vec![0; 2000];
     for length in 1001..1301 {
         rustix::io::write(&null, &bytes[..length]).unwrap();
     }
-    let text = text(&histogram, &facts);
+    let text = text(&mut histogram);
     assert!(text.ends_with("Totals:\n    Hits: 128\n    Entries: 128\n    Dropped: 172\n"), "{text}");
 }
 
 /// The kernel's own histogram, in an instance.
-struct Theirs {
+struct KernelHistogram {
     instance: PathBuf,
     event: PathBuf,
     command: String,
 }
 
-impl Theirs {
+impl KernelHistogram {
     fn start(tracefs: &Path, event: &str, command: &str) -> Self {
         let instance = tracefs.join("instances/tracerhist2");
         let _ = fs::remove_dir(&instance);
@@ -156,7 +167,7 @@ impl Theirs {
     }
 }
 
-impl Drop for Theirs {
+impl Drop for KernelHistogram {
     fn drop(&mut self) {
         let _ = fs::write(self.event.join("trigger"), format!("!hist:{}", self.command));
         let _ = fs::remove_dir(&self.instance);
@@ -189,7 +200,7 @@ fn tables_are_the_kernels() {
         eprintln!("skipped: this kernel has no histograms (CONFIG_HIST_TRIGGERS)");
         return;
     }
-    let facts = Facts::running().unwrap();
+    let facts = Arc::new(Facts::running().unwrap());
     let tid = gettid().as_raw_nonzero();
     let cases = [
         ("raw_syscalls:sys_enter", "keys=id:sort=id"),
@@ -224,17 +235,17 @@ fn tables_are_the_kernels() {
         };
         let command = format!("{command} if common_pid == {tid}{only}");
         for tracepoint in [false, true] {
-            let options = Options { tracepoint, ..OWN };
-            let Ok(ours) = Histogram::start(event, &command, options, &facts) else {
+            let options = AttachOptions { perf_tracepoints_only: tracepoint, ..OWN };
+            let Ok(mut ours) = try_start(event, &command, options, &facts) else {
                 assert!(command.contains("not_there"), "{event} {command}");
                 continue;
             };
-            let theirs = Theirs::start(tracefs.root(), event, &command);
+            let theirs = KernelHistogram::start(tracefs.root(), event, &command);
             workload(&null);
-            let (ours_text, theirs_text) = (text(&ours, &facts), theirs.text());
+            let (ours_text, theirs_text) = (text(&mut ours), theirs.text());
             drop(theirs);
             if sorted(&ours_text) != sorted(&theirs_text) {
-                let hook = &ours.hook.via;
+                let hook = ours.hooks().collect::<Vec<_>>();
                 differences.push(format!(
                     "{event} {command} {hook:?}\n--- ours\n{ours_text}\n--- theirs\n{theirs_text}"
                 ));

@@ -13,7 +13,7 @@ use tracer_tests::triggers::{GETPGID, GETSID};
 use tracer_tests::user_events::{Data, Word};
 use tracer_tests::workload::{getpgid, getsid};
 
-/// Arguments that neither other processes nor the other test use.
+/// Arguments that other processes and the other test do not use.
 const OWN: i32 = 1 << 30;
 const SHARED: i32 = 1 << 29;
 
@@ -94,7 +94,7 @@ fn a_name_shares_a_table() {
 }
 
 #[test]
-fn what_is_wrong_is_logged() {
+fn invalid_commands_are_logged() {
     host::as_root(|| {
         let mounted = Mounted::start("histlog")?;
         let dir = mounted.instance("histlog")?;
@@ -112,7 +112,7 @@ fn what_is_wrong_is_logged() {
         add(&dir, &trigger, "traceoff:0")?;
         let both = text(&dir, &trigger)?;
         ensure!(both.starts_with("traceoff:count=0\nhist:keys=pid:"), "{both}");
-        // Opening the file with `O_TRUNC` removes histograms and nothing else.
+        // Opening the file with `O_TRUNC` removes only histograms.
         std::fs::File::create(dir.join(&trigger))?;
         ensure!(text(&dir, &trigger)? == "traceoff:count=0\n");
         Ok(())
@@ -133,7 +133,7 @@ fn hits(dir: &Path, event: &str) -> Result<u64> {
 }
 
 #[test]
-fn other_events_let_histograms_count() {
+fn triggers_of_other_events_enable_histograms() {
     host::as_root(|| {
         let mounted = Mounted::start("histswitch")?;
         let dir = mounted.instance("histswitch")?;
@@ -187,7 +187,7 @@ fn other_events_let_histograms_count() {
 }
 
 #[test]
-fn lists_of_threads_are_heeded() {
+fn histograms_respect_lists_of_threads() {
     host::as_root(|| {
         let mounted = Mounted::start("histlist")?;
         let dir = mounted.instance("histlist")?;
@@ -211,17 +211,17 @@ fn lists_of_threads_are_heeded() {
 }
 
 #[test]
-fn who_is_woken_has_part_in_a_hit() {
+fn a_hit_counts_for_the_woken_thread_too() {
     host::as_root(|| {
         let mounted = Mounted::start("histwoken")?;
         let dir = mounted.instance("histwoken")?;
         let (wake, woken) = std::sync::mpsc::channel::<()>();
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let sleeper = std::thread::spawn(move || {
-            tell.send(rustix::thread::gettid().as_raw_nonzero()).expect("who waits for it");
+            sender.send(rustix::thread::gettid().as_raw_nonzero()).expect("the test waits for it");
             while woken.recv().is_ok() {}
         });
-        let task = told.recv()?;
+        let task = receiver.recv()?;
         let waking = "events/sched/sched_waking";
         add(&dir, &format!("{waking}/trigger"), &format!("hist:keys=comm,pid if pid == {task}"))?;
         let wake_until = |counted: u64, times: u32| -> Result<u64> {
@@ -282,7 +282,7 @@ fn a_name_is_shared_by_instances() {
 }
 
 #[test]
-fn whoever_polls_is_told_of_hits() {
+fn poll_reports_hits() {
     host::as_root(|| {
         let mounted = Mounted::start("histpoll")?;
         let dir = mounted.instance("histpoll")?;
@@ -347,7 +347,7 @@ fn event_probes_on_records_of_user_space_have_histograms() {
         ensure!(shown.contains(&(row(1, 2, 40) + &row(2, 1, 20))), "of {own}: {shown}");
         mirror::set(&dir, &format!("{probe}/trigger"), "!hist:keys=who,common_pid:vals=size:sort=who")?;
         ensure!(text(&dir, &format!("{made}/enable"))? == "0\n");
-        // A program with records of an event gets its enable bit set when an event probe is attached to the event.
+        // Attaching an event probe to a user event sets the event's enable bit in the program.
         let data = Data::open(top)?;
         let word = Word::default();
         let index =
@@ -410,8 +410,8 @@ fn no_hit_is_lost_while_triggers_change() {
             enough.store(true, Ordering::Release);
             done
         })?;
-        // Where this kernel's raw tracepoint has all fields of the record, no other attachment is needed, because the
-        // event is off in both instances.
+        // Where this kernel's raw tracepoint has all fields of the record, no other link is needed, because the event
+        // is disabled in both instances.
         let links = std::fs::read_dir(format!("/proc/{}/fdinfo", mounted.pid()))?.flatten();
         let texts = links.filter_map(|link| std::fs::read_to_string(link.path()).ok());
         let raw = texts.filter(|text| text.contains("tp_name:\tsched_waking\n")).count();

@@ -20,7 +20,7 @@ const GETSID: &str = "syscalls/sys_enter_getsid";
 const GETPRIORITY: &str = "syscalls/sys_enter_getpriority";
 const RENAME: &str = "task/task_rename";
 
-/// An action of a test that hits an event.
+/// A call of a test, which hits an event.
 #[derive(Clone, Copy)]
 enum Call {
     Pgid(i32),
@@ -140,13 +140,13 @@ const SCENES: &[Scene] = &[
         calls: &[Pgid(1), Pgid(2), Pgid(4)],
         shown: "{ common_pid: TID } hitcount:          3\n{ common_pid: TID } hitcount:          3  a:          7\n",
     },
-    // The name of the task that made the entry is kept.
+    // An entry keeps the name of the task that created it.
     Scene {
         hists: &[(RENAME, "keys=common_pid.execname:p=pid:onmax($p).save(pid)")],
         calls: &[Rename("tracer-first"), Rename("tracer-second")],
         shown: "{ common_pid: tracer-begin    [TID] } hitcount:          2\n\tmax: TID  pid: TID\n",
     },
-    // Synthetic events from expressions that consume a variable; the synthetic events are counted as well.
+    // Synthetic events from expressions that consume a variable. A histogram also counts the synthetic events.
     Scene {
         hists: &[
             (GETPGID, "keys=common_pid:a=pid-OWN"),
@@ -204,8 +204,7 @@ const SCENES: &[Scene] = &[
             { w:          5 } hitcount:          1  v:          5\n\
             { v: ~ 2^0  } hitcount:          2\n{ v: ~ 2^2  } hitcount:          1\n{ v: ~ 2^3  } hitcount:          1\n",
     },
-    // A synthetic event's variables that another event reads, and a synthetic event that the other's histogram
-    // generates.
+    // Another event reads the variables of a synthetic event, and its histogram generates a second synthetic event.
     Scene {
         hists: &[
             (GETPGID, "keys=common_pid:a=pid-OWN"),
@@ -406,7 +405,7 @@ fn remove(dir: &Path, event: &str, command: &str) -> mirror::Answer {
 
 /// A histogram that others refer to cannot be removed.
 #[test]
-fn what_is_referred_to_stays() {
+fn a_histogram_with_references_cannot_be_removed() {
     run(|| {
         let mounted = Mounted::start("histrefs")?;
         let mut sides = vec![Side { dir: mounted.instance("histrefs")?, set: Vec::new() }];
@@ -441,7 +440,7 @@ fn what_is_referred_to_stays() {
 
 /// An instance has at most one snapshot action, and its histogram reports the snapshot.
 #[test]
-fn snapshots_are_told_of() {
+fn snapshots_are_reported() {
     run(|| {
         let mounted = Mounted::start("histsnap")?;
         let mut sides = vec![Side { dir: mounted.instance("histsnap")?, set: Vec::new() }];
@@ -504,7 +503,7 @@ fn snapshots_are_told_of() {
 
 /// Removing an instance removes its histograms, and releases the events that they held.
 #[test]
-fn an_instance_that_goes_lets_go() {
+fn a_removed_instance_releases_its_references() {
     run(|| {
         let mounted = Mounted::start("histgone")?;
         let dir = mounted.instance("histgone")?;

@@ -68,7 +68,7 @@ impl Kernel {
         let file = std::env::current_exe().unwrap().display().to_string();
         let mut kernel = Self { tracefs, language: Language::newest(), file };
         kernel.forget().unwrap();
-        kernel.language = kernel.ask().unwrap();
+        kernel.language = kernel.probe_features().unwrap();
         Some(kernel)
     }
 
@@ -113,13 +113,13 @@ impl Kernel {
     }
 
     /// Queries the kernel for its language features.
-    fn ask(&self) -> Result<Language> {
+    fn probe_features(&self) -> Result<Language> {
         let mut language = Language::newest();
         let on_file = format!("p:{GROUP}/ask {}:64", self.file);
         let many = repeated(129, " a#=\\1");
         let big = repeated(7, " a#=@0:x64[64]");
         // Each test has a feature, a line, and the result that shows the feature's absence: the parser logs nothing,
-        // or the line is refused, or it is accepted.
+        // or the kernel refuses the line, or it accepts the line.
         let silent = |line: &str, parser: &str| -> Result<bool> {
             Ok(!self.write(line.as_bytes())?.1.iter().any(|entry| entry.starts_with(parser)))
         };
@@ -165,7 +165,8 @@ impl Kernel {
         let mut set = Set::default();
         let mut difference = None;
         for line in lines {
-            // The mirror's language goes first: afterwards the kernel's event would already exist.
+            // Applies the line to the mirror's language first, because the kernel's event would already exist
+            // afterwards.
             let result = set.apply(&Line::split(line), ControlFile::Dynamic, facts);
             let listing = visible(&set.listing(ControlFile::Dynamic));
             let group = format!(":{GROUP}/");
@@ -201,7 +202,7 @@ impl Kernel {
                 break;
             }
         }
-        // Only lines with an invalid name can make events in other groups, and the set knows all of them.
+        // Only lines with an invalid name can create events in other groups, and the set contains all of them.
         for defined in set.probes().iter().filter(|defined| defined.probe.event.group != GROUP) {
             let event = &defined.probe.event;
             self.write(format!("-:{}/{}", event.group, event.name).as_bytes())?;
@@ -254,13 +255,13 @@ fn with_kernel(test: impl FnOnce(&Kernel, &Machine<'_>)) {
     test(&kernel, &facts);
 }
 
-/// Repeats a text, with the index in place of `#`.
+/// Repeats a text and replaces `#` with the index.
 fn repeated(count: usize, text: &str) -> String {
     (0..count).map(|n| text.replace('#', &n.to_string())).collect()
 }
 
 #[test]
-fn made_up_lines_define_alike() {
+fn random_lines_define_alike() {
     with_kernel(|kernel, facts| {
         let mut differences = Vec::new();
         for kind in kernel.kinds() {

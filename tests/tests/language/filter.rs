@@ -113,12 +113,12 @@ impl Kernel {
         let btf = Btf::running()?;
         let machine = Machine::running(btf.as_ref());
         let mut kernel = Self { oracle, machine, formats };
-        kernel.machine = Machine::running(btf.as_ref()).with_dialect(kernel.ask()?);
+        kernel.machine = Machine::running(btf.as_ref()).with_dialect(kernel.probe_features()?);
         Ok(kernel)
     }
 
     /// Queries the kernel for its language features.
-    fn ask(&self) -> Result<Dialect> {
+    fn probe_features(&self) -> Result<Dialect> {
         let format = &self.formats[0];
         let mut dialect = Dialect::newest();
         for feature in Feature::ALL {
@@ -130,7 +130,7 @@ impl Kernel {
         }
         let message = self.write(format, &Dialect::message_probe())?;
         if !message.file.contains("parse_error") {
-            dialect = dialect.with_message_room(Dialect::MESSAGE_ROOM_SMALL);
+            dialect = dialect.with_message_max(Dialect::MESSAGE_MAX_SMALL);
         }
         Ok(dialect)
     }
@@ -140,8 +140,7 @@ impl Kernel {
     }
 
     fn shown(&self, format: &Format) -> Result<String> {
-        // The file returns all of its text to the first read and nothing to the second, whatever the size of the
-        // first is.
+        // The file returns its text to the first read only, so the buffer must be large enough.
         let mut bytes = [0; 1 << 14];
         let path = self.filter_file(format);
         let length = File::open(&path).and_then(|mut file| file.read(&mut bytes));
@@ -263,19 +262,19 @@ impl ResolveEnv for Strict<'_> {
 }
 
 #[test]
-fn types_tell_what_the_kernel_knows() {
+fn types_reveal_the_features_of_the_kernel() {
     let Some(kernel) = Kernel::open("dialect") else { return };
     let Some(btf) = Btf::running().unwrap() else {
         eprintln!("skipped: this kernel shows no types (CONFIG_DEBUG_INFO_BTF)");
         return;
     };
     let (asked, read) = (kernel.machine.dialect(), Machine::running(Some(&btf)).dialect());
-    println!("{asked:?}, {} bytes a message", asked.message_room());
+    println!("{asked:?}, {} bytes a message", asked.message_max());
     for feature in Feature::ALL.into_iter().filter(|feature| feature.enumerator().is_some()) {
         assert_eq!(read.has(feature), asked.has(feature), "{feature:?}");
     }
-    assert_eq!(read.message_room(), asked.message_room());
-    // The parser of a perf event shows what types do not.
+    assert_eq!(read.message_max(), asked.message_max());
+    // The kernel's types do not show this feature, so the test uses the filter of a perf event.
     let loose = Machine::running(Some(&btf)).loose_end();
     println!("a loose end is taken: {loose}");
     assert!(!matches!(loose, Answer::Unknown(_)), "{loose}");
@@ -286,7 +285,7 @@ fn types_tell_what_the_kernel_knows() {
 }
 
 #[test]
-fn every_kind_of_field_takes_what_it_takes() {
+fn filters_on_every_kind_of_field_agree() {
     let Some(kernel) = Kernel::open("fields") else { return };
     let start = Instant::now();
     let mut seen = BTreeSet::new();
@@ -349,7 +348,7 @@ fn every_kind_of_field_takes_what_it_takes() {
 }
 
 #[test]
-fn made_up_filters_are_taken_and_refused_alike() {
+fn random_filters_are_accepted_and_refused_alike() {
     let Some(kernel) = Kernel::open("filters") else { return };
     let start = Instant::now();
     let right: Vec<&str> = SYMBOLS

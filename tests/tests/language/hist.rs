@@ -2,7 +2,7 @@
 //! of its instances and to the mirror's. The test compares errno, `error_log` and the `trigger` files afterwards,
 //! byte for byte. It is skipped where the kernel has no histograms.
 //!
-//! Nothing hits the events meanwhile.
+//! The test does not hit the events.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -103,13 +103,13 @@ impl Kernel {
         let dialect = Dialect::newest();
         let mut kernel =
             Self { tracefs, instance, formats, clocks, synthetic, dialect, logs_filters: true, filters };
-        kernel.dialect = kernel.ask();
+        kernel.dialect = kernel.probe_features();
         kernel.logs_filters = !kernel.write(2, "hist:keys=pid if nope == 1").1.is_empty();
         Some(kernel)
     }
 
     /// Queries the kernel for its language features.
-    fn ask(&self) -> Dialect {
+    fn probe_features(&self) -> Dialect {
         let asked = [
             (Feature::NoHitcount, "hist:keys=pid:vals=pid:nohitcount"),
             (Feature::Bars, "hist:keys=pid:vals=pid.graph"),
@@ -198,7 +198,7 @@ impl Kernel {
     /// The mirror's result for a line of a `trigger` file.
     fn ours(&self, set: &mut Set, event: usize, text: &str) -> Outcome {
         let bytes: Vec<u8> = text.chars().map(|c| c as u8).collect();
-        let (remove, command) = behind_hist(&bytes);
+        let (remove, command) = after_hist(&bytes);
         let result = set.apply(&self.formats[event], command, remove, self);
         let (errno, log) = match &result {
             Ok(taken) => (None, taken.log.texts()),
@@ -249,7 +249,7 @@ fn write(file: &Path, bytes: &[u8]) -> Result<(), Errno> {
 }
 
 /// The text of a trigger line after `hist`, and whether the line starts with `!` (`trigger_process_regex()`).
-fn behind_hist(text: &[u8]) -> (bool, Option<&[u8]>) {
+fn after_hist(text: &[u8]) -> (bool, Option<&[u8]>) {
     let text = text.trim_ascii();
     let remove = text.first() == Some(&b'!');
     let end = text.iter().position(|byte| matches!(byte, b':' | b' ' | b'\t'));
@@ -258,8 +258,8 @@ fn behind_hist(text: &[u8]) -> (bool, Option<&[u8]>) {
 }
 
 /// Whether the kernel would crash. For a field of another event it creates a histogram and reads the field name of
-/// each key, but some keys are no fields. The mirror refuses this with the same error as when that histogram is
-/// refused; in the latter case the histogram's own error comes first.
+/// each key, but some keys are no fields. The mirror refuses this with the error of a refused histogram. If the
+/// kernel refuses that histogram itself, the histogram's own error comes first.
 fn is_deadly(log: &Log) -> bool {
     let kinds: Vec<ErrorKind> = log
         .entries()
@@ -400,7 +400,7 @@ fn sequences_mean_the_same() {
 }
 
 #[test]
-fn made_up_commands_mean_the_same() {
+fn random_commands_mean_the_same() {
     with_kernel(|kernel| {
         let start = Instant::now();
         let (mut cases, mut taken) = (0, 0);
@@ -427,7 +427,7 @@ fn made_up_commands_mean_the_same() {
             let mut is_safe = true;
             for (event, text) in &commands {
                 let bytes: Vec<u8> = text.chars().map(|c| c as u8).collect();
-                let (remove, command) = behind_hist(&bytes);
+                let (remove, command) = after_hist(&bytes);
                 match set.apply(&kernel.formats[*event], command, remove, kernel) {
                     Ok(_) => taken += 1,
                     Err(refusal) => {

@@ -121,7 +121,7 @@ impl Kernel {
 }
 
 #[test]
-fn made_up_lines_define_alike() {
+fn random_lines_define_alike() {
     let Some(kernel) = Kernel::open() else { return };
     let mut differences = Vec::new();
     for (seed, file) in [(1, Written::Synthetic), (2, Written::Dynamic)] {

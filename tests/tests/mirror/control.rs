@@ -9,7 +9,7 @@ use tracer_tests::host;
 use tracer_tests::mirror::{self, Mounted};
 use tracer_tests::oracle::Oracle;
 
-/// An instance of the kernel's tracefs and one of the mirror.
+/// An instance of the kernel's tracefs and an instance of the mirror.
 struct Pair {
     kernel: Oracle,
     mounted: Mounted,

@@ -1,8 +1,8 @@
 //! Random sequences over a whole instance: control files, options, marks, snapshots, reads and consuming reads. The
 //! kernel's tracefs and the mirror do the same, step by step, and both must return the same errno and text.
 //!
-//! `TRACER_SEED` chooses the sequence. Values that only one side can know (times, thread names, addresses) are left
-//! out.
+//! `TRACER_SEED` chooses the sequence. The comparison omits values that differ between the sides (times, thread
+//! names, addresses).
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ use tracer_tests::host;
 use tracer_tests::mirror::{self, Mounted};
 use tracer_tests::oracle::Oracle;
 
-/// An instance of the kernel's tracefs and one of the mirror.
+/// An instance of the kernel's tracefs and an instance of the mirror.
 struct Pair {
     kernel: Oracle,
     _mounted: Mounted,
@@ -40,7 +40,7 @@ enum Step {
     RawMark(u32),
 }
 
-/// Files that only one side has, whose text only one side can know, or whose reads wait.
+/// Files that only one side has, files with text that differs between the sides, and files with blocking reads.
 const APART: &[&str] = &[
     "README",
     "available_tracers",
@@ -58,7 +58,7 @@ const APART: &[&str] = &[
 const RAW_DATA: &[u8] = b"raw-data";
 const RAW_TEXT: &str = " buf: 72 61 77 2d 64 61 74 61";
 
-/// Whether this kernel shows more than was written.
+/// Whether this kernel shows more data than was written.
 static PADDED: AtomicBool = AtomicBool::new(false);
 
 impl Pair {
@@ -170,22 +170,22 @@ impl Pair {
         }
     }
 
-    fn run(&self, step: &Step, told: &str) {
+    fn run(&self, step: &Step, context: &str) {
         match step {
             Step::Write { file, text, append } => {
-                self.both(told, |dir| mirror::write(dir, file, text.as_bytes(), *append));
+                self.both(context, |dir| mirror::write(dir, file, text.as_bytes(), *append));
             }
             Step::Read(file) => {
-                self.both(told, |dir| mirror::read(dir, file).map(|bytes| settled(file, &bytes)));
+                self.both(context, |dir| mirror::read(dir, file).map(|bytes| settled(file, &bytes)));
             }
-            Step::Consume(file) => self.both(told, |dir| consume(&dir.join(file))),
+            Step::Consume(file) => self.both(context, |dir| consume(&dir.join(file))),
             Step::Mark(text) => {
-                self.both(told, |dir| mirror::write(dir, "trace_marker", text.as_bytes(), true));
+                self.both(context, |dir| mirror::write(dir, "trace_marker", text.as_bytes(), true));
             }
             Step::RawMark(number) => {
                 let mut bytes = number.to_ne_bytes().to_vec();
                 bytes.extend(RAW_DATA);
-                self.both(told, |dir| mirror::write(dir, "trace_marker_raw", &bytes, true));
+                self.both(context, |dir| mirror::write(dir, "trace_marker_raw", &bytes, true));
             }
         }
     }
@@ -221,7 +221,7 @@ fn records(bytes: &[u8]) -> Vec<String> {
     text.split('\n').map(settled_line).collect()
 }
 
-/// A line of records, or of a header, without values that only one side can know.
+/// A line of records or of a header, without values that differ between the sides.
 fn settled_line(line: &str) -> String {
     if line.starts_with('#') && !line.starts_with("# ") {
         return line.to_owned();
@@ -247,7 +247,7 @@ fn settled_line(line: &str) -> String {
     }
 }
 
-/// A file's text without values that only one side can know.
+/// A file's text without values that differ between the sides.
 fn settled(file: &str, bytes: &[u8]) -> Vec<String> {
     let name = file.rsplit('/').next().unwrap_or(file);
     match name {
@@ -292,11 +292,11 @@ fn random_sequences_are_answered_alike() {
         let step = pair.make(&mut pick);
         history.push(format!("{step:?}"));
         let from = history.len().saturating_sub(25);
-        let told = format!("seed {seed}, step {number}:\n  {}", history[from..].join("\n  "));
-        pair.run(&step, &told);
+        let context = format!("seed {seed}, step {number}:\n  {}", history[from..].join("\n  "));
+        pair.run(&step, &context);
         if number % 50 == 0 {
             for file in ["trace", "trace_options", "set_event", "per_cpu/cpu0/stats", "error_log"] {
-                pair.run(&Step::Read(file.to_owned()), &format!("{told}\n  then {file}"));
+                pair.run(&Step::Read(file.to_owned()), &format!("{context}\n  then {file}"));
             }
         }
     }

@@ -106,7 +106,7 @@ fn patterns_match() {
 }
 
 /// Runs a page on the mirror, in one of its instances, and on the kernel's tracefs.
-fn says_what_happens(page: &str) {
+fn check_page(page: &str) {
     if !host::root_or_skip() {
         return;
     }
@@ -115,19 +115,21 @@ fn says_what_happens(page: &str) {
         let instance = mounted.instance("docs")?;
         let count = run(page, &instance, "mirror, an instance")?;
         run(page, mounted.dir(), "mirror")?;
-        let kernel = Oracle::create("docs")?;
-        kernel.tracing(true)?;
-        run(page, kernel.dir(), "kernel")?;
+        if Oracle::names_tasks()? {
+            let kernel = Oracle::create("docs")?;
+            kernel.tracing(true)?;
+            run(page, kernel.dir(), "kernel")?;
+        }
         println!("{count} commands");
         Ok::<_, anyhow::Error>(())
     };
     test().unwrap_or_else(|error| panic!("{error:#}"));
 }
 
-/// Synthetic events are defined only at the top, so the test uses the kernel's top as well, where the kernel has
-/// histograms.
+/// Synthetic events can be defined only in the top directory, so the test uses the kernel's top directory as well, if
+/// the kernel has histograms.
 #[test]
-fn the_page_of_histograms_says_what_happens() {
+fn the_page_of_histograms_is_correct() {
     if !host::root_or_skip() {
         return;
     }
@@ -148,11 +150,11 @@ fn the_page_of_histograms_says_what_happens() {
 }
 
 #[test]
-fn the_page_of_events_says_what_happens() {
-    says_what_happens(EVENTS);
+fn the_page_of_events_is_correct() {
+    check_page(EVENTS);
 }
 
 #[test]
-fn the_page_of_triggers_says_what_happens() {
-    says_what_happens(TRIGGERS);
+fn the_page_of_triggers_is_correct() {
+    check_page(TRIGGERS);
 }

@@ -1,5 +1,5 @@
-//! `tracer exec`: a command finds the mirror where tools look for tracefs. The tests use the command alone and
-//! trace-cmd.
+//! `tracer exec`: a command finds the mirror where tools look for tracefs. The tests run shell scripts and trace-cmd
+//! in it.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -87,7 +87,7 @@ fn status_and_signals_are_the_commands() {
         kill_process(Pid::from_raw(pid).context("pid")?, Signal::TERM)?;
         ensure!(child.wait()?.code() == Some(9));
         await_end(line.trim())?;
-        // A killed command leaves nothing either.
+        // A killed command leaves no daemon either.
         let mut child = exec(&["sleep", "100"])?.spawn()?;
         let pid = child.id().to_string();
         std::thread::sleep(Duration::from_millis(300));
@@ -103,7 +103,7 @@ fn status_and_signals_are_the_commands() {
 }
 
 #[test]
-fn a_mirror_that_is_there_can_be_used() {
+fn an_existing_mirror_can_be_used() {
     host::as_root(|| {
         let mounted = Mounted::start("exec")?;
         let dir = mounted.dir().to_str().context("a path")?;

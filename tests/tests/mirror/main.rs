@@ -8,6 +8,8 @@ mod effects;
 mod exec;
 mod modules;
 mod owner;
+mod readers;
 mod restore;
 mod soak;
 mod tree;
+mod unread;

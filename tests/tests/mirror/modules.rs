@@ -87,7 +87,7 @@ fn events_come_and_go_with_their_module() {
         let (system, name) = new[0].split_once(':').context("system:name")?;
         let format = format!("events/{system}/{name}/format");
         ensure!(text(&dir, &format)? == std::fs::read_to_string(kernel.tracefs().root().join(&format))?);
-        // All events of the module are on, and no others.
+        // Only the events of the module are enabled, and all of them.
         let end = Instant::now() + Duration::from_secs(20);
         let mut on = Vec::new();
         let mut expected = new.clone();
@@ -115,7 +115,7 @@ fn events_come_and_go_with_their_module() {
             mirror::write(&dir, "set_event", format!("nonsense:mod:{module}").as_bytes(), true)
                 == Err(libc::EINVAL)
         );
-        // A perf tracepoint holds a reference to its module until it is closed.
+        // A perf tracepoint holds a reference to its module until its descriptor is closed.
         let end = Instant::now() + Duration::from_secs(60);
         while !modprobe(&["-r", module]) {
             ensure!(Instant::now() < end, "{module} is kept");

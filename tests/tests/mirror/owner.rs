@@ -1,4 +1,4 @@
-//! Permissions of other users in a mirror: they equal those in the kernel's tracefs, and the tests act as another
+//! Permissions of other users in a mirror, compared with the kernel's tracefs. The tests run commands as another
 //! user.
 
 use std::path::Path;
@@ -9,12 +9,12 @@ use tracer_tests::host;
 use tracer_tests::mirror::{Mounted, set, text};
 use tracer_tests::oracle::Oracle;
 
-/// User id of nobody.
+/// User id of the user nobody.
 const USER: &str = "65534";
 
 /// Runs the script `root` in a directory as root and then the script `user` as another user; returns the output.
 fn script(dir: &Path, root: &str, user: &str) -> Result<String> {
-    // Root has already resolved the directory's path: the test is about the files themselves.
+    // Root has already resolved the directory's path, because the test covers only the files in it.
     let whole =
         format!("{root}\nexec setpriv --reuid={USER} --regid={USER} --clear-groups sh -c \"$1\" 2>&1");
     let output = Command::new("sh")
@@ -27,7 +27,7 @@ fn script(dir: &Path, root: &str, user: &str) -> Result<String> {
 }
 
 #[test]
-fn others_may_do_what_they_may_in_tracefs() {
+fn other_users_have_the_same_permissions_as_in_tracefs() {
     if !host::root_or_skip() {
         return;
     }

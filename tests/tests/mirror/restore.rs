@@ -1,4 +1,5 @@
-//! What survives a killed daemon, what does not survive a daemon that ends normally, and what the start options do.
+//! State files and start options: a killed daemon leaves a state file for the next daemon; a daemon that ends
+//! normally leaves none.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ fn place(purpose: &str) -> PathBuf {
 }
 
 /// The state file of the mirror at a path.
-fn kept(dir: &Path) -> PathBuf {
+fn state_file(dir: &Path) -> PathBuf {
     let name = dir.to_str().unwrap().replace('-', "%2d").replace('/', "-").replace('.', "%2e");
     Path::new("/run/tracer/state").join(name + ".json")
 }
@@ -42,7 +43,7 @@ const FILES: &[&str] = &[
 ];
 
 #[test]
-fn what_was_set_outlives_a_kill() {
+fn settings_survive_a_kill() {
     host::as_root(|| {
         let dir = place("restore");
         let mut first = Mounted::at(dir.clone())?;
@@ -73,7 +74,7 @@ fn what_was_set_outlives_a_kill() {
         ] {
             set(&below, file, value)?;
         }
-        // An invalid filter has no effect, and is no filter after the restart.
+        // An invalid filter has no effect, and the restarted daemon does not restore it.
         ensure!(mirror::write(&below, "events/sched/sched_switch/filter", b"nonsense", false).is_err());
         set(&below, "events/sched/sched_switch/filter", "0")?;
         let shown = |dir: &Path| FILES.iter().map(|file| text(dir, file)).collect::<Result<Vec<_>>>();
@@ -88,9 +89,9 @@ fn what_was_set_outlives_a_kill() {
             ensure!(old == new, "below: {file}: {old:?} became {new:?}");
         }
         // A normal end leaves no state.
-        ensure!(kept(&dir).exists());
+        ensure!(state_file(&dir).exists());
         second.stop()?;
-        ensure!(!kept(&dir).exists(), "{} is left", kept(&dir).display());
+        ensure!(!state_file(&dir).exists(), "{} is left", state_file(&dir).display());
         let third = Mounted::with(dir.clone(), &["--restore"])?;
         ensure!(text(&dir, "set_event")?.is_empty());
         ensure!(std::fs::read_dir(dir.join("instances"))?.count() == 0);
@@ -99,12 +100,12 @@ fn what_was_set_outlives_a_kill() {
     });
 }
 
-/// Time limit for a daemon with an invalid state file to serve.
+/// Time within which a daemon with an invalid state file must serve.
 const SERVES_WITHIN: Duration = Duration::from_secs(1);
 
 /// Starts a daemon with a state file, reads one of its files, and ends it; returns its output.
-fn said_of(dir: &Path, state: &[u8]) -> Result<String> {
-    fs::write(kept(dir), state)?;
+fn output_with(dir: &Path, state: &[u8]) -> Result<String> {
+    fs::write(state_file(dir), state)?;
     let begun = Instant::now();
     let mounted = Mounted::with(dir.to_owned(), &["--restore"])?;
     ensure!(text(dir, "buffer_percent")? == "50\n");
@@ -114,7 +115,7 @@ fn said_of(dir: &Path, state: &[u8]) -> Result<String> {
 }
 
 #[test]
-fn a_bad_state_file_is_put_aside() {
+fn an_invalid_state_file_is_set_aside() {
     host::as_root(|| {
         let dir = place("restore-bad");
         let mut first = Mounted::at(dir.clone())?;
@@ -122,9 +123,9 @@ fn a_bad_state_file_is_put_aside() {
         set(&dir, "events/sched/sched_switch/filter", "prev_pid == 1")?;
         set(&below, "buffer_size_kb", "100")?;
         set(&below, "set_event", "sched:sched_wakeup")?;
-        let good = fs::read(kept(&dir))?;
+        let good = fs::read(state_file(&dir))?;
         first.kill();
-        let aside = kept(&dir).with_extension("json.bad");
+        let bad_file = state_file(&dir).with_extension("json.bad");
         let whole = String::from_utf8(good.clone())?;
         let changed = |from: &str, to: &str| {
             assert!(whole.contains(from), "{from} in {whole}");
@@ -154,37 +155,37 @@ fn a_bad_state_file_is_put_aside() {
         }));
         for state in &damaged {
             let shown = String::from_utf8_lossy(&state[..state.len().min(2000)]).into_owned();
-            let said = said_of(&dir, state).with_context(|| shown.clone())?;
-            ensure!(said.matches("is not taken up").count() == 1, "{shown}: {said}");
-            ensure!(fs::read(&aside)? == *state, "{shown}: what was put aside is another");
-            ensure!(!kept(&dir).exists(), "{shown}");
+            let said = output_with(&dir, state).with_context(|| shown.clone())?;
+            ensure!(said.matches("is not restored").count() == 1, "{shown}: {said}");
+            ensure!(fs::read(&bad_file)? == *state, "{shown}: the file that was set aside differs");
+            ensure!(!state_file(&dir).exists(), "{shown}");
         }
-        fs::remove_file(&aside)?;
+        fs::remove_file(&bad_file)?;
         // An empty file, one that is too large, and a FIFO without a writer.
-        let said = said_of(&dir, b"")?;
-        ensure!(said.contains("is not taken up"), "{said}");
-        fs::File::create(kept(&dir))?.set_len((64 << 20) + 1)?;
+        let said = output_with(&dir, b"")?;
+        ensure!(said.contains("is not restored"), "{said}");
+        fs::File::create(state_file(&dir))?.set_len((64 << 20) + 1)?;
         let mounted = Mounted::with(dir.clone(), &["--restore"])?;
         ensure!(mounted.stop()?.stderr.contains("more than 67108864 bytes"));
-        ensure!(Command::new("mkfifo").arg(kept(&dir)).status()?.success());
+        ensure!(Command::new("mkfifo").arg(state_file(&dir)).status()?.success());
         let begun = Instant::now();
         let mounted = Mounted::with(dir.clone(), &["--restore"])?;
         ensure!(begun.elapsed() < host::patience(SERVES_WITHIN), "served after {:?}", begun.elapsed());
         ensure!(mounted.stop()?.stderr.contains("not a regular file"));
-        fs::remove_file(&aside)?;
+        fs::remove_file(&bad_file)?;
         Ok(())
     });
 }
 
 #[test]
-fn what_cannot_be_had_any_more_is_left_out() {
+fn settings_that_no_longer_apply_are_omitted() {
     host::as_root(|| {
         let dir = place("restore-less");
         let mut first = Mounted::at(dir.clone())?;
         let below = first.instance("below")?;
         set(&below, "buffer_size_kb", "100")?;
         set(&below, "events/sched/sched_wakeup/filter", "pid > 5")?;
-        let good = fs::read_to_string(kept(&dir))?;
+        let good = fs::read_to_string(state_file(&dir))?;
         first.kill();
         let sizes = good.rfind("\"sizes\":[").context("sizes")? + "\"sizes\":[".len();
         let end = good[sizes..].find(']').context("their end")? + sizes;
@@ -192,7 +193,7 @@ fn what_cannot_be_had_any_more_is_left_out() {
         let state =
             format!("{}35184372088832{}", &good[..sizes], &good[end..]).replace("\"sched\"", "\"gone\"");
         let said = {
-            fs::write(kept(&dir), state)?;
+            fs::write(state_file(&dir), state)?;
             let begun = Instant::now();
             let mounted = Mounted::with(dir.clone(), &["--restore"])?;
             ensure!(begun.elapsed() < host::patience(SERVES_WITHIN), "served after {:?}", begun.elapsed());
@@ -203,7 +204,7 @@ fn what_cannot_be_had_any_more_is_left_out() {
         for part in ["buffer size of CPU 0 of below", "filter of gone:sched_wakeup of below"] {
             ensure!(said.contains(part), "{part}: {said}");
         }
-        ensure!(!said.contains("is not taken up"), "{said}");
+        ensure!(!said.contains("is not restored"), "{said}");
         // The mirror's files have the same limit.
         let mounted = Mounted::at(dir.clone())?;
         let before = text(&dir, "buffer_size_kb")?;
@@ -218,7 +219,7 @@ fn what_cannot_be_had_any_more_is_left_out() {
 }
 
 #[test]
-fn histograms_outlive_a_kill() {
+fn histograms_survive_a_kill() {
     host::as_root(|| {
         let dir = place("restore-hist");
         let mut first = Mounted::at(dir.clone())?;
@@ -274,7 +275,7 @@ fn histograms_outlive_a_kill() {
 }
 
 #[test]
-fn events_are_on_from_the_start() {
+fn events_are_enabled_at_the_start() {
     host::as_root(|| {
         let dir = place("at-start");
         let list = "sched:sched_process_exit,alarmtimer,no:such";
@@ -295,7 +296,7 @@ fn events_are_on_from_the_start() {
 }
 
 #[test]
-fn the_files_belong_to_whom_it_was_said() {
+fn the_files_have_the_requested_owner() {
     use std::os::unix::fs::MetadataExt;
     host::as_root(|| {
         let mounted = Mounted::with(place("owner"), &["--uid", "12", "--gid=34", "--mode", "750"])?;
@@ -308,7 +309,7 @@ fn the_files_belong_to_whom_it_was_said() {
     });
 }
 
-/// Serves a mirror that follows the kernel's command line; unmounting it ends the daemon.
+/// Shell script: serves a mirror that applies the kernel's command line. The unmount ends the daemon.
 const BOOT: &str = r#"
 mount --make-rprivate / && mount --bind "$2" /proc/cmdline && "$1" mount --boot --background "$3" && cd "$3" || exit 1
 cat set_event; grep -o '\[.*\]' trace_clock; test $(cat buffer_size_kb) -ge 2048 && cat options/sym-offset options/verbose; ls instances
@@ -317,7 +318,7 @@ cd / && umount "$3"
 "#;
 
 #[test]
-fn the_kernels_command_line_is_done_at_the_start() {
+fn the_kernels_command_line_is_applied_at_the_start() {
     host::as_root(|| {
         let dir = place("boot");
         let line = dir.with_extension("cmdline");

@@ -33,11 +33,11 @@ fn every_name_leads_to_a_number_of_its_own_and_back() {
 }
 
 #[test]
-fn writes_change_what_is_read() {
+fn writes_change_the_content() {
     let Some(mut tree) = tree() else { return };
     assert_eq!(read(&mut tree, "buffer_size_kb").unwrap(), "7 (expanded: 1408)\n");
     assert_eq!(read(&mut tree, "events/enable").unwrap(), "0\n");
-    // A write accepts one word; the next write takes the remainder.
+    // A write consumes one word; the next write passes the remainder.
     let words = "alarmtimer:alarmtimer_start alarmtimer:alarmtimer_fired\n";
     assert_eq!(write(&mut tree, "set_event", words, TRUNCATE), Ok(28));
     assert_eq!(read(&mut tree, "set_event").unwrap(), "alarmtimer:alarmtimer_start\n");
@@ -54,7 +54,7 @@ fn writes_change_what_is_read() {
 }
 
 #[test]
-fn files_of_an_instance_that_is_gone_have_no_device() {
+fn files_of_a_removed_instance_fail_with_enodev() {
     let Some(mut tree) = tree() else { return };
     let instances = tree.find("instances").unwrap();
     tree.make_dir(instances, "a").unwrap();

@@ -1,5 +1,5 @@
-//! Probes of kernel functions beside the kernel's own kprobe and fprobe events, where the kernel has them (the host
-//! does not). The same definitions, hit by the same calls of this test, must leave the same texts.
+//! Compares probes of kernel functions with the kernel's own kprobe and fprobe events, where the kernel has them (the
+//! host does not). The same definitions must produce the same texts for the same calls of this test.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -46,7 +46,7 @@ impl Target {
     }
 }
 
-/// This many arguments, named by their index.
+/// `count` arguments, named by their index.
 fn many(count: u32) -> String {
     (0..count).map(|n| format!(" n{n}=$arg3:b8@{}/32", n % 24)).collect::<Vec<_>>().concat()
 }
@@ -61,13 +61,13 @@ impl Drop for Target {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tally {
     lines: usize,
-    /// Neither side records them: no hook provides what they need ([`lacks_a_hook`]).
+    /// Neither side records them, because no hook provides the values ([`lacks_a_hook`]).
     unhooked: usize,
-    /// Refused for another reason than the kernel's: only on 6.1, whose types do not distinguish characters from
-    /// numbers.
-    untold: usize,
+    /// Refused for another reason than the kernel's. This happens only on 6.1, whose types do not distinguish
+    /// characters from numbers.
+    other_reason: usize,
     /// The kernel does not support them, so only the mirror records hits.
-    alone: usize,
+    mirror_only: usize,
 }
 
 /// Compares definitions of a letter, the place with arguments, and a text. The group and a name are inserted before
@@ -97,15 +97,15 @@ fn compare(pair: &Pair, definitions: &[(&str, &str, &str)]) -> Result<Tally> {
                 let hits: Vec<String> = hits.into_iter().filter(|hit| hit.contains(mark)).collect();
                 ensure!(!hits.is_empty(), "{line}: no hit");
                 tally.lines += hits.len();
-                tally.alone += 1;
+                tally.mirror_only += 1;
             } else {
                 // The types of 6.1 distinguish characters from numbers no better than its probes do.
-                let untold = !host::counts_missed() && rest.contains("name:string");
+                let other_reason = !host::counts_missed() && rest.contains("name:string");
                 ensure!(
-                    untold || answers.0 == answers.1,
+                    other_reason || answers.0 == answers.1,
                     "{line}: refused, and the kernel has the hooks for it: {answers:?}"
                 );
-                tally.untold += usize::from(answers.0 != answers.1);
+                tally.other_reason += usize::from(answers.0 != answers.1);
             }
             continue;
         }
@@ -113,8 +113,8 @@ fn compare(pair: &Pair, definitions: &[(&str, &str, &str)]) -> Result<Tally> {
         let (kernel, ours) = pair.formats(&event)?;
         ensure!(kernel == ours, "{line}\n{kernel}\n{ours}");
         // At an entry both see the same call, including its stack; at a return each would see the other's trampoline.
-        let together = !letter.starts_with('r') && !rest.contains("%return");
-        let (kernel, ours) = pair.hits(&event, None, together, || target.hit())?;
+        let concurrent = !letter.starts_with('r') && !rest.contains("%return");
+        let (kernel, ours) = pair.hits(&event, None, concurrent, || target.hit())?;
         let marked =
             |all: Vec<String>| all.into_iter().filter(|line| line.contains(mark)).collect::<Vec<_>>();
         let (kernel, ours) = (marked(kernel), marked(ours));
@@ -129,7 +129,7 @@ fn compare(pair: &Pair, definitions: &[(&str, &str, &str)]) -> Result<Tally> {
 #[test]
 fn kprobes_leave_the_kernels_texts() {
     let run = || -> Result<()> {
-        let Some(pair) = Pair::where_there_is("kprobe", "kprobe_events")? else { return Ok(()) };
+        let Some(pair) = Pair::if_available("kprobe", "kprobe_events")? else { return Ok(()) };
         let registers =
             if cfg!(target_arch = "aarch64") { "%x0 b=%x2:u32 c=%x3:x8" } else { "%di b=%dx:u32 c=%cx:x8" };
         let result = if cfg!(target_arch = "aarch64") { "%x0" } else { "%ax" };
@@ -187,7 +187,7 @@ fn kprobes_leave_the_kernels_texts() {
         )?;
         ensure!(tally.lines >= 20, "{tally:?}");
         // On all kernels every definition has a hook and the same error.
-        ensure!((tally.unhooked, tally.untold) == (0, 0), "{tally:?}");
+        ensure!((tally.unhooked, tally.other_reason) == (0, 0), "{tally:?}");
         Ok(())
     };
     run().unwrap_or_else(|error| panic!("{error:#}"));
@@ -196,7 +196,7 @@ fn kprobes_leave_the_kernels_texts() {
 #[test]
 fn fprobes_leave_the_kernels_texts() {
     let run = || -> Result<()> {
-        let Some(pair) = Pair::where_there_is("fprobe", "dynamic_events")? else { return Ok(()) };
+        let Some(pair) = Pair::if_available("fprobe", "dynamic_events")? else { return Ok(()) };
         let long = format!("vfs_read{}", many(128));
         let definitions = [
             ("f", "vfs_read", ""),
@@ -231,9 +231,10 @@ fn fprobes_leave_the_kernels_texts() {
         let tally = compare(&pair, &definitions)?;
         // One call of the test makes five reads.
         ensure!(tally.lines >= 40, "{tally:?}");
-        // A pattern's return with arguments, and on 6.1 the three whose member `name` is a text.
+        // Unhooked: the return of a pattern with arguments. Other reason: on 6.1, the three definitions with a member
+        // `name` of a text type.
         let most = (usize::from(lacks_a_hook()), if host::counts_missed() { 0 } else { 3 });
-        ensure!(tally.unhooked <= most.0 && tally.untold <= most.1, "{tally:?}, not {most:?}");
+        ensure!(tally.unhooked <= most.0 && tally.other_reason <= most.1, "{tally:?}, not {most:?}");
         Ok(())
     };
     run().unwrap_or_else(|error| panic!("{error:#}"));
@@ -247,8 +248,8 @@ fn config() -> Option<String> {
     text.or_else(|| std::fs::read_to_string(format!("/boot/config-{release}")).ok())
 }
 
-/// Whether no hook supports both a pattern of names and a function's arguments at its return. kprobe.multi does when
-/// the fprobes keep the arguments, which 6.1 lacks, and arm64 before 6.14.
+/// Whether no hook supports both a pattern of names and a function's arguments at its return. kprobe.multi supports
+/// both if fprobes keep the arguments. 6.1 lacks that, and so does arm64 before 6.14.
 fn lacks_a_hook() -> bool {
     let symbols = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();
     !host::counts_missed() || !symbols.contains(" register_fprobe_ips\n")
@@ -265,7 +266,7 @@ fn is_built_without_hooks() -> bool {
 #[test]
 fn probes_of_tracepoints_leave_the_kernels_texts() {
     let run = || -> Result<()> {
-        let Some(pair) = Pair::where_there_is("tprobe", "dynamic_events")? else { return Ok(()) };
+        let Some(pair) = Pair::if_available("tprobe", "dynamic_events")? else { return Ok(()) };
         let definitions = [
             // Bit-field members, and texts in a struct.
             (
@@ -277,7 +278,7 @@ fn probes_of_tracepoints_leave_the_kernels_texts() {
         ];
         let tally = compare(&pair, &definitions)?;
         ensure!(tally.lines >= 2, "{tally:?}");
-        ensure!((tally.unhooked, tally.untold) == (0, 0), "{tally:?}");
+        ensure!((tally.unhooked, tally.other_reason) == (0, 0), "{tally:?}");
         Ok(())
     };
     run().unwrap_or_else(|error| panic!("{error:#}"));
@@ -286,7 +287,7 @@ fn probes_of_tracepoints_leave_the_kernels_texts() {
 #[test]
 fn profiles_and_filters_of_kprobes() {
     let run = || -> Result<()> {
-        let Some(pair) = Pair::where_there_is("kfilter", "kprobe_events")? else { return Ok(()) };
+        let Some(pair) = Pair::if_available("kfilter", "kprobe_events")? else { return Ok(()) };
         let target = Target::new("filter")?;
         let line = format!("p:{}/f vfs_read n=$arg3 c=$comm name=+0($arg2):string", pair.group());
         let answers = pair.define(Case { file: "kprobe_events", line: &line });
@@ -307,10 +308,10 @@ fn profiles_and_filters_of_kprobes() {
     run().unwrap_or_else(|error| panic!("{error:#}"));
 }
 
-/// The introductory examples on any kernel that allows one of the hooks: entry and return match each other and the
-/// calls.
+/// The introductory examples, on any kernel that allows one of the hooks. Entries and returns match each other and
+/// the calls.
 #[test]
-fn functions_tell_of_their_calls() {
+fn function_events_record_calls() {
     host::as_root(|| {
         let target = Target::new("calls")?;
         let pid = std::process::id().to_string();
@@ -384,13 +385,13 @@ fn functions_tell_of_their_calls() {
 fn returns_of_many_calls_at_once() {
     const CALLS: usize = 40;
     let run = || -> Result<()> {
-        let Some(pair) = Pair::where_there_is("maxactive", "kprobe_events")? else { return Ok(()) };
+        let Some(pair) = Pair::if_available("maxactive", "kprobe_events")? else { return Ok(()) };
         let sleep = || {
-            let together = std::sync::Barrier::new(CALLS);
+            let concurrent = std::sync::Barrier::new(CALLS);
             std::thread::scope(|scope| {
                 for _ in 0..CALLS {
                     scope.spawn(|| {
-                        together.wait();
+                        concurrent.wait();
                         std::thread::sleep(std::time::Duration::from_millis(1500));
                     });
                 }
@@ -412,8 +413,8 @@ fn returns_of_many_calls_at_once() {
                 let counts = line.unwrap_or_default().split_ascii_whitespace().skip(1);
                 let counts: Vec<usize> = counts.filter_map(|count| count.parse().ok()).collect();
                 // Other processes may sleep as well. Before 6.7 a program does not learn the misses of its kretprobe.
-                let told = event == "more" || host::counts_missed();
-                ensure!(!told || counts.iter().sum::<usize>() >= CALLS, "{event}: {counts:?}\n{profile}");
+                let reported = event == "more" || host::counts_missed();
+                ensure!(!reported || counts.iter().sum::<usize>() >= CALLS, "{event}: {counts:?}\n{profile}");
             }
         }
         Ok(())
@@ -425,7 +426,7 @@ fn returns_of_many_calls_at_once() {
 #[test]
 fn a_glob_names_many_functions() {
     let run = || -> Result<()> {
-        let Some(pair) = Pair::where_there_is("glob", "available_filter_functions")? else { return Ok(()) };
+        let Some(pair) = Pair::if_available("glob", "available_filter_functions")? else { return Ok(()) };
         let target = Target::new("glob")?;
         let line = format!("f:{}/many vfs_re*", pair.group());
         let answers = pair.define(Case { file: "dynamic_events", line: &line });
@@ -441,10 +442,10 @@ fn a_glob_names_many_functions() {
     run().unwrap_or_else(|error| panic!("{error:#}"));
 }
 
-/// One write turns on events of many functions, which share links. Each event has its own hits, and can be filtered
-/// and turned off while the others continue.
+/// One write enables events of many functions, which share links. Each event has its own hits, and can be filtered
+/// and disabled while the others continue.
 #[test]
-fn many_functions_are_turned_on_at_once() {
+fn many_functions_are_enabled_at_once() {
     const OWN: [(&str, &str); 6] = [
         ("count", "vfs_read count flags=file->f_flags:x32"),
         ("same", "vfs_read n=$arg3:u8 name=file:%pD"),
@@ -455,7 +456,7 @@ fn many_functions_are_turned_on_at_once() {
         ("name", "do_filp_open%return name=$retval->f_path.dentry->d_name.name:string"),
     ];
     let run = || -> Result<()> {
-        let Some(pair) = Pair::where_there_is("together", "dynamic_events")? else { return Ok(()) };
+        let Some(pair) = Pair::if_available("together", "dynamic_events")? else { return Ok(()) };
         let target = Target::new("together")?;
         let group = pair.group();
         let define = |event: &str, what: &str| {
@@ -494,8 +495,8 @@ fn many_functions_are_turned_on_at_once() {
             ensure!(!kernel.is_empty(), "{event}: no hit");
         }
 
-        // One event is filtered, one is off and then on again, while the others continue. Recording is off while the
-        // trace is read, because reading it makes hits.
+        // One event is filtered, and one is disabled and enabled again, while the others continue. Recording is off
+        // while the trace is read, because reading it makes hits.
         let hits_of = |event: &str, trace: &str| {
             trace.lines().filter(|line| line.contains(&format!(": {event}: "))).count()
         };
@@ -522,7 +523,7 @@ fn many_functions_are_turned_on_at_once() {
             ensure!(found == [1, same, before[2]], "{found:?}\n{trace}");
             set("same/enable", "1")?;
         }
-        // One event's trigger turns another event off at the first entry, before the first return.
+        // One event's trigger disables another event at the first entry, before the first return.
         set("count/trigger", &format!("disable_event:{group}:ret"))?;
         let acted = trace()?;
         ensure!(hits_of("count", &acted) == 1 && hits_of("ret", &acted) == 0, "trigger\n{acted}");

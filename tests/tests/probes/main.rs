@@ -1,4 +1,4 @@
-//! Probes of functions, files and tracepoints beside the kernel's own.
+//! Probes of functions, files and tracepoints, compared with the kernel's own.
 
 mod files;
 mod kernel;

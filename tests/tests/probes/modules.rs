@@ -1,5 +1,5 @@
-//! Probes of functions in modules beside the kernel's own: types from the module's BTF, symbols with the module's
-//! name as prefix, and a module that is loaded later. The virtual machines have modules; the host has none.
+//! Probes of functions in modules, compared with the kernel's own: types from the module's BTF, symbols with the
+//! module's name as prefix, and a module that is loaded later. The virtual machines have modules; the host has none.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ fn hit() {
 }
 
 fn unload() -> Result<()> {
-    // Programs that are being closed hold the module for a moment.
+    // Programs that are being closed hold a reference to the module for a moment.
     let end = Instant::now() + Duration::from_secs(60);
     while is_loaded() && !modprobe(&["-r", MODULE]) {
         ensure!(Instant::now() < end, "{MODULE} is kept");
@@ -66,7 +66,7 @@ fn functions_of_modules_leave_the_kernels_texts() {
         // Reads the pending notifications of the module's loading and unloading. Otherwise the mirror would find the
         // kernel's event there first.
         tracer_tests::mirror::text(late.mirror(), "dynamic_events")?;
-        // Defined and turned on before the function exists.
+        // Defined and enabled before the function exists.
         let line = format!("p:{}/late {MODULE}:vsock_create c=$comm", late.group());
         let answers = late.define(Case { file: "dynamic_events", line: &line });
         ensure!(answers == (Ok(()), Ok(())), "{line}: {answers:?}");
@@ -91,7 +91,8 @@ fn functions_of_modules_leave_the_kernels_texts() {
             let line = format!("{letter}:{}/{event} {rest}", pair.group());
             let answers = pair.define(Case { file: "dynamic_events", line: &line });
             if (*by_types && !typed) || (*letter == "f" && answers == (Err(libc::EINVAL), Ok(()))) {
-                // The mirror also accepts what the kernel does not support (on arm64 it has no function events).
+                // The mirror also accepts definitions that the kernel does not support (on arm64 the kernel has no
+                // function events).
                 eprintln!("{line}: {answers:?}");
                 continue;
             }
@@ -102,8 +103,8 @@ fn functions_of_modules_leave_the_kernels_texts() {
             }
             let (kernel, ours) = pair.formats(&event)?;
             ensure!(kernel == ours, "{line}\n{kernel}\n{ours}");
-            let together = *letter != "r" && !rest.contains("%return");
-            let (kernel, ours) = pair.hits(&event, None, together, hit)?;
+            let concurrent = *letter != "r" && !rest.contains("%return");
+            let (kernel, ours) = pair.hits(&event, None, concurrent, hit)?;
             ensure!(kernel == ours, "{line}\n{}\n---\n{}", kernel.join("\n"), ours.join("\n"));
             ensure!(!kernel.is_empty(), "{line}: no hit");
             println!("{line}\n{}", ours.join("\n"));

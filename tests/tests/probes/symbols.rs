@@ -69,9 +69,9 @@ fn define(pair: &Pair, line: &str, differences: &mut Vec<String>) -> Result<bool
 }
 
 #[test]
-fn names_are_taken_and_refused_as_the_kernels() {
+fn names_are_accepted_and_refused_as_in_the_kernel() {
     let run = || -> Result<()> {
-        let Some(pair) = Pair::where_there_is("symbols", "kprobe_events")? else { return Ok(()) };
+        let Some(pair) = Pair::if_available("symbols", "kprobe_events")? else { return Ok(()) };
         if !text(pair.kernel(), "README")?.contains("<argname>") {
             eprintln!("skipped: the kernel's probes know no types");
             return Ok(());
@@ -107,13 +107,13 @@ fn names_are_taken_and_refused_as_the_kernels() {
                 let (kernel, ours) = pair.formats(&event)?;
                 ensure!(kernel == ours, "{line}\n{kernel}\n{ours}");
                 let file = format!("events/{}/{event}/enable", pair.group());
-                let hung = [pair.kernel(), pair.mirror()].map(|dir| {
+                let enabled = [pair.kernel(), pair.mirror()].map(|dir| {
                     let on = mirror::write(dir, &file, b"1", true);
                     (on, mirror::write(dir, &file, b"0", true))
                 });
-                if hung[0] != hung[1] {
+                if enabled[0] != enabled[1] {
                     let log = text(pair.mirror(), "error_log")?;
-                    differences.push(format!("{line}: enable: {hung:?}\n{log}"));
+                    differences.push(format!("{line}: enable: {enabled:?}\n{log}"));
                 }
             }
             let (kernel, ours) = pair.listings("dynamic_events")?;

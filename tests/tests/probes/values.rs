@@ -1,6 +1,6 @@
-//! Random valid definitions in the kernel and in the mirror. Hit by the same calls of this test, they must leave the
-//! same formats and exactly the same values. `TRACER_SEED` chooses the definitions, and `TRACER_CASES` their number
-//! for each target.
+//! Random valid definitions in the kernel and in the mirror. They must produce the same formats, and exactly the same
+//! values for the same calls of this test. `TRACER_SEED` chooses the definitions, and `TRACER_CASES` their number for
+//! each target.
 
 use std::ffi::{CStr, c_char};
 use std::fs::File;
@@ -33,8 +33,8 @@ struct Target<'a> {
     first: &'a str,
     /// A text that only the test's own hits contain.
     mark: &'a str,
-    /// Whether both may record the same hit: at returns each would see the other's trampoline.
-    together: bool,
+    /// Whether both may record the same hit. At returns they may not, because each would see the other's trampoline.
+    concurrent: bool,
     sources: Sources,
 }
 
@@ -43,7 +43,7 @@ fn words(of: &[&str]) -> Vec<String> {
 }
 
 fn memory(of: &[(&str, u32)]) -> Vec<(String, u32)> {
-    of.iter().map(|(word, room)| ((*word).to_owned(), *room)).collect()
+    of.iter().map(|(word, available)| ((*word).to_owned(), *available)).collect()
 }
 
 /// Compares random definitions and returns the number of equal lines.
@@ -66,7 +66,7 @@ fn compare(pair: &Pair, target: &Target<'_>, seed: u64, hit: impl Fn()) -> Resul
         ensure!(answers.1.is_ok(), "{line}: {answers:?}");
         let (kernel, ours) = pair.formats(&event)?;
         ensure!(kernel == ours, "{line}\n{kernel}\n{ours}");
-        let (kernel, ours) = pair.hits(&event, None, target.together, &hit)?;
+        let (kernel, ours) = pair.hits(&event, None, target.concurrent, &hit)?;
         let marked = |all: Vec<String>| -> Vec<String> {
             all.into_iter().filter(|line| line.contains(target.mark)).collect()
         };
@@ -119,7 +119,7 @@ fn call() {
 }
 
 #[test]
-fn made_up_arguments_of_uprobes() {
+fn random_arguments_of_uprobes_are_equal() {
     host::as_root(|| {
         let pair = Pair::start("uvalues")?;
         ensure!(pair.kernel_has("uprobe_events"), "the kernel has no uprobe_events");
@@ -140,7 +140,7 @@ fn made_up_arguments_of_uprobes() {
             ..Sources::default()
         };
         let entry =
-            Target { letter: "p", place: place.clone(), first: "", mark: "", together: true, sources };
+            Target { letter: "p", place: place.clone(), first: "", mark: "", concurrent: true, sources };
         let mut lines = compare(&pair, &entry, 1, call)?;
         let sources = Sources {
             words: words(&["$retval", "$stack"]),
@@ -148,7 +148,7 @@ fn made_up_arguments_of_uprobes() {
             user: true,
             ..Sources::default()
         };
-        let exit = Target { letter: "r", place, first: "", mark: "", together: true, sources };
+        let exit = Target { letter: "r", place, first: "", mark: "", concurrent: true, sources };
         lines += compare(&pair, &exit, 2, call)?;
         ensure!(lines >= 4, "{lines} lines");
         Ok(())
@@ -188,9 +188,9 @@ impl Drop for Probed {
 }
 
 #[test]
-fn made_up_arguments_of_kprobes() {
+fn random_arguments_of_kprobes_are_equal() {
     let run = || -> Result<()> {
-        let Some(pair) = Pair::where_there_is("kvalues", "kprobe_events")? else { return Ok(()) };
+        let Some(pair) = Pair::if_available("kvalues", "kprobe_events")? else { return Ok(()) };
         if !text(pair.kernel(), "README")?.contains("<argname>") {
             eprintln!("skipped: the kernel's probes know no types");
             return Ok(());
@@ -208,12 +208,12 @@ fn made_up_arguments_of_kprobes() {
             code: words(return_address),
             ..Sources::default()
         };
-        let target = |letter, place: &str, together, sources| Target {
+        let target = |letter, place: &str, concurrent, sources| Target {
             letter,
             place: place.to_owned(),
             first: "",
             mark: "",
-            together,
+            concurrent,
             sources,
         };
         let entry = target("p", "vfs_read", true, sources.clone());
@@ -249,7 +249,7 @@ fn made_up_arguments_of_kprobes() {
             place: "do_sys_openat2".to_owned(),
             first: " name=+0($arg2):ustring",
             mark: "tracer-valued",
-            together: true,
+            concurrent: true,
             sources: names,
         };
         lines += compare(&pair, &opened, 6, || probed.open())?;
@@ -262,9 +262,9 @@ fn made_up_arguments_of_kprobes() {
 }
 
 #[test]
-fn made_up_arguments_of_fprobes() {
+fn random_arguments_of_fprobes_are_equal() {
     let run = || -> Result<()> {
-        let Some(pair) = Pair::where_there_is("fvalues", "dynamic_events")? else { return Ok(()) };
+        let Some(pair) = Pair::if_available("fvalues", "dynamic_events")? else { return Ok(()) };
         if !text(pair.kernel(), "README")?.contains("<argname>") {
             eprintln!("skipped: the kernel's probes know no types");
             return Ok(());
@@ -293,12 +293,12 @@ fn made_up_arguments_of_fprobes() {
             typed: typed.clone(),
             ..Sources::default()
         };
-        let target = |place: &str, first, mark, together, sources| Target {
+        let target = |place: &str, first, mark, concurrent, sources| Target {
             letter: "f",
             place: place.to_owned(),
             first,
             mark,
-            together,
+            concurrent,
             sources,
         };
         compare(&pair, &target("vfs_read", "", "", true, entry), 8, || probed.read())?;

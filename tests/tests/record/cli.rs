@@ -1,5 +1,5 @@
-//! The command line from outside: help, list, explain, doctor, errors with carets, exit codes, every way to end, and
-//! that nothing stays in the kernel.
+//! The command line: help, list, explain, doctor, errors with carets, exit codes, every way to end, and the removal
+//! of all objects from the kernel.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use tracer_tests::host::{self, Tracefs};
 use tracer_tests::tracer::{Outcome, Tracer};
 use tracer_tests::workload::Job;
 
-/// Ends a test that must trace when the process has no privileges.
+/// Returns from a test that needs root if this process is not root.
 macro_rules! needs_root {
     () => {
         if !host::root_or_skip() {
@@ -86,7 +86,7 @@ fn explain_shows_every_stage() {
 }
 
 #[test]
-fn doctor_says_what_goes_and_why_not() {
+fn doctor_reports_features_and_reasons() {
     needs_root!();
     let text = tracer(&["doctor"]).success().unwrap().text();
     for part in ["tracefs", "BTF", "ring"] {
@@ -170,7 +170,7 @@ fn a_duration_ends_it() {
 }
 
 #[test]
-fn output_goes_to_a_file() {
+fn output_is_written_to_a_file() {
     needs_root!();
     let path = std::env::temp_dir().join(format!("tracer-cli-{}", std::process::id()));
     let job = Job::start(&["syscalls"], 2).unwrap();
@@ -250,6 +250,23 @@ fn a_string_filter_on_a_command_prints_the_right_lines() {
 }
 
 #[test]
+fn the_exit_code_is_that_of_the_command() {
+    needs_root!();
+    let begins: [&[&str]; 2] = [
+        &["record", "-q", "-e", "syscalls:sys_enter_getpgid", "--"],
+        &["hist", "syscalls:sys_enter_getpgid", "keys=common_pid", "--"],
+    ];
+    for begin in begins {
+        // A shell reports the end by a signal as 128 and the signal's number.
+        for (script, code) in [("exit 0", 0), ("exit 3", 3), ("kill -TERM $$", 128 + libc::SIGTERM)] {
+            let arguments = begin.iter().copied().chain(["sh", "-c", script]);
+            let outcome = Tracer::new(arguments).unwrap().run().unwrap();
+            assert_eq!(outcome.status.code(), Some(code), "{} {script}: {}", begin[0], outcome.stderr);
+        }
+    }
+}
+
+#[test]
 fn the_program_does_not_trace_itself() {
     needs_root!();
     let running = Tracer::record()
@@ -300,7 +317,7 @@ fn alive(objects: &BTreeSet<(String, u32)>) -> Vec<&(String, u32)> {
 }
 
 #[test]
-fn a_kill_leaves_nothing_behind() {
+fn a_killed_recording_leaves_nothing() {
     needs_root!();
     if Command::new("bpftool").arg("version").output().is_err() {
         eprintln!("skipped: no bpftool");

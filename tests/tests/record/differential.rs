@@ -1,6 +1,6 @@
-//! Compares the text of `tracer record` with the kernel's. The same events are on in the kernel's tracefs and in
-//! `tracer record` during one run of the workload, and the lines must be equal. `tracer_tests::compare` lists what is
-//! set aside.
+//! Compares the text of `tracer record` with the kernel's. The same events are enabled in the kernel's tracefs and in
+//! `tracer record` during one run of the workload, and the lines must be equal. `tracer_tests::compare` lists the
+//! differences that it sets aside.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -44,6 +44,7 @@ fn report(name: &str, result: &Comparison) {
     println!("{name}: {}", result.apart);
     println!("{name}: lost: {}", result.losses());
     println!("{name}: set aside: {}", result.rules());
+    result.crossings.iter().for_each(|lines| println!("{name}: in another order:\n{lines}"));
     print!("{}", result.columns);
 }
 
@@ -124,9 +125,9 @@ fn our_text_is_the_kernels() {
     assert_eq!(result.apart.wrong(Bound::here()), None);
 }
 
-/// CPUs on which the kernel's own tracefs misses the idle task's hits, whatever it traces: an instance without a pid
-/// filter shows switches to that task and none from it. Some hosts have such a CPU (`docs/reference/limits.md`).
-/// Programs at the same tracepoint see those switches.
+/// CPUs on which the kernel's own tracefs always misses the idle task's hits: an instance without a pid filter shows
+/// switches to that task and none from it. Some hosts have such a CPU (`docs/reference/limits.md`). Programs at the
+/// same tracepoint see those switches.
 fn deaf_cpus(idle: &Trace) -> BTreeSet<u32> {
     let cpus = |side: &str| -> BTreeSet<u32> {
         idle.lines.iter().filter(|line| line.text.contains(side)).map(|line| line.cpu).collect()
@@ -153,7 +154,7 @@ fn within_reach(mut trace: Trace, deaf: &BTreeSet<u32>, threads: &BTreeSet<i32>)
 }
 
 #[test]
-fn a_deaf_cpu_is_told_from_one_that_never_slept() {
+fn a_deaf_cpu_and_a_cpu_that_never_slept_are_distinguished() {
     let line = |cpu: u32, prev: u32, next: u32| {
         let text =
             format!("sched_switch: prev_comm=x prev_pid={prev} prev_prio=1 ==> next_pid={next} next_prio=1");
@@ -168,10 +169,10 @@ fn a_deaf_cpu_is_told_from_one_that_never_slept() {
     assert_eq!(left, [(0, 7), (1, 7), (1, 7), (2, 7)]);
 }
 
-/// A switch or a wake-up is recorded when its subject task is traced, whichever task caused it: the kernel's rule for
-/// `set_event_pid`.
+/// A switch or a wake-up is recorded if the task that is switched or woken is traced, independent of the current
+/// task. This is the kernel's rule for `set_event_pid`.
 #[test]
-fn switches_and_wakeups_of_a_traced_task_are_seen_wherever_they_happen() {
+fn switches_and_wakeups_of_a_traced_task_are_seen_on_all_cpus() {
     if !host::root_or_skip() {
         return;
     }

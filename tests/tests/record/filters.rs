@@ -40,15 +40,16 @@ const FILTERS: &[(&str, &[&str])] = &[
             "dfd == 0xffffffffffffff9c || flags & 0x80000",
         ],
     ),
+    // `*x` and `*x*` match bytes after the NUL too, which the event leaves unset in `newcomm`. Globs with `?` stop there.
     (
         "task:task_rename",
         &[
             "newcomm == \"bash\"",
             "newcomm ~ \"ba*\"",
-            "oldcomm ~ \"*a*\" && newcomm ~ \"*workload\"",
+            "oldcomm ~ \"*a*\" && newcomm ~ \"?*workload\"",
             "newcomm != 'bash'",
             "newcomm ~ \"?[a-z]*\"",
-            "newcomm ~ \"*letters\" || newcomm == \"x y z\"",
+            "newcomm ~ \"?*letters\" || newcomm == \"x y z\"",
             "oom_score_adj >= 0",
             "oom_score_adj < -5",
         ],
@@ -72,6 +73,7 @@ const FILTERS: &[(&str, &[&str])] = &[
         "sched:sched_switch",
         &[
             "prev_comm ~ \"tracer*\"",
+            "prev_comm ~ \"*workload\"",
             "prev_state == 1",
             "prev_state != 1 || next_prio < 100",
             "next_pid == 0",
@@ -136,10 +138,10 @@ const FILTERS: &[(&str, &[&str])] = &[
     ("ext4:ext4_da_write_begin", &["pos == 0", "len == 10000", "pos < 5000 || len == 13"]),
 ];
 
-/// Number of instances and of `tracer` processes that run at a time.
+/// Number of instances, and of `tracer` processes, that run at once.
 const AT_ONCE: usize = 6;
 
-/// One filter for each of several events, which one instance and one `tracer record` can hold.
+/// One filter for each of several events. One instance and one `tracer record` apply them together.
 type Column = Vec<(String, String)>;
 
 /// The table's columns, without the events and filters that this kernel does not support.

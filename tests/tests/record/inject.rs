@@ -14,7 +14,7 @@ use tracer_user::{
     lang::filter::Dialect,
     plan::{filter::Filter, resolve, source::ProgramContext},
     ring::Drain,
-    sys::bpf::ring::RingMemory,
+    sys::bpf::cpu_ring::CpuRing,
 };
 
 /// A format file with the common fields inserted.
@@ -76,7 +76,7 @@ fn print(text: &[u8]) -> Vec<u8> {
 }
 
 /// A session for one event; prints a note and returns `None` when this process is not root.
-fn session() -> Option<(Session, Vec<RingMemory>)> {
+fn session() -> Option<(Session, Vec<CpuRing>)> {
     let options = Options {
         ring_bytes: 1 << 16,
         watermark: 1 << 15,
@@ -109,7 +109,7 @@ fn attach(session: &mut Session, format: &Format, filter: Option<&Filter>) -> At
                 kind: format.id,
                 threads: Threads::Every,
                 other: None,
-                extras: HitActions::default(),
+                hit_actions: HitActions::default(),
             },
             Dispatch::Direct,
         )
@@ -147,7 +147,7 @@ fn expected(record: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn records_come_out_as_they_went_in() {
+fn injected_records_are_read_unchanged() {
     let records =
         [record(1, b"me", b"hello\0"), record(-7, b"everyone", b"\0"), record(3, b"", &[b'x'; 3000])];
     let Some((seen, counts)) = pass(FORMAT, None, &records) else { return };
@@ -172,7 +172,7 @@ fn the_filter_sees_the_record() {
         ("common_pid == 4242 && common_preempt_count == 0x21", vec![0, 1, 2]),
         ("common_flags & 4", vec![0, 1, 2]),
         ("!(text == \"help\")", vec![0, 2]),
-        // The record's writer counts, not the task that runs the program.
+        // The filter uses the record's writer, not the task that runs the program.
         ("comm == \"writer\" && CPU == 77", vec![0, 1, 2]),
         ("comm != \"writer\" || CPU != 77 || comm ~ \"*z*\"", vec![]),
     ] {
@@ -215,7 +215,28 @@ fn an_array_without_a_length_is_as_long_as_its_writer_wrote_it() {
 }
 
 #[test]
-fn a_record_longer_than_any_is_refused() {
+fn long_records_are_whole_at_the_end_of_a_ring() {
+    let format = Format::parse("tests", PRINT).unwrap();
+    let Some((mut session, rings)) = session() else { return };
+    let attachment = attach(&mut session, &format, None);
+    session.switches().set_tracing(true);
+    let mut drain = Drain::new(rings);
+    // Lengths without a common factor with the ring's: the records end at many places, also after its end.
+    for number in 0..200_u32 {
+        let record = print(&vec![b'a' + (number % 26) as u8; 4000 + (number as usize * 37) % 4176]);
+        attachment.run(&record, &writer()).unwrap();
+        let mut seen = Vec::new();
+        drain.finish(|record| seen.push(record.payload.to_vec()));
+        assert_eq!(seen.len(), 1, "{number}");
+        assert_eq!(seen[0][..record.len()], record[..], "{number}");
+    }
+    assert_eq!(drain.malformed(), 0);
+    let counts = session.counters().total(attachment.slot().unwrap());
+    assert_eq!(counts, Counters { passed: 200, filtered: 0, recorded: 200, dropped: 0 });
+}
+
+#[test]
+fn a_record_that_is_too_long_is_refused() {
     let format = Format::parse("tests", PRINT).unwrap();
     let Some((mut session, _rings)) = session() else { return };
     let attachment = attach(&mut session, &format, None);
@@ -232,7 +253,7 @@ const PRINT_FILTERS: [(&str, &[usize]); 13] = [
     ("buf ~ 'hell*'", &[0, 1, 2, 3]),
     ("buf ~ '*needle*'", &[4]),
     ("buf ~ '*tail*'", &[]),
-    // Without a length the kernel finds no end of the text.
+    // Without a length the kernel does not find the end of the text.
     ("buf ~ '*hello'", &[]),
     ("buf ~ '*'", &[]),
     ("!(buf ~ '*')", &[0, 1, 2, 3, 4, 5]),

@@ -188,9 +188,9 @@ fn every_syscall_event_has_its_number() {
     assert!(enter.len() > 250, "{} calls", enter.len());
 }
 
-/// Events whose record the kernel may fill differently from the table are refused with a reason.
+/// A raw plan either fits the kernel's record, or it is refused with a reason.
 #[test]
-fn raw_plans_fit_or_say_why() {
+fn raw_plans_fit_or_have_a_reason() {
     if !host::root_or_skip() {
         return;
     }
@@ -255,8 +255,8 @@ fn page_descriptors_begin_where_the_kernel_says() {
     // On x86 the base is a variable. When the kernel exposes its symbol, the variable is read and must have the same
     // value.
     if cfg!(target_arch = "x86_64") {
-        let told = facts.symbols().unwrap().addresses("vmemmap_base").len() == 1;
-        println!("vmemmap_base is {}", if told { "told" } else { "learned" });
+        let reported = facts.symbols().unwrap().addresses("vmemmap_base").len() == 1;
+        println!("vmemmap_base is {}", if reported { "reported" } else { "learned" });
         assert_eq!(facts.variable("vmemmap_base"), Some(learned));
     }
 }

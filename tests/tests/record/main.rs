@@ -1,5 +1,5 @@
-//! `tracer record` and its parts beside the kernel: the workload, plans and programs, rendering, facts, and the command
-//! line.
+//! `tracer record` and its parts on the running kernel: the workload, plans and programs, rendering, facts, and the
+//! command line.
 
 mod cli;
 mod differential;
@@ -9,5 +9,6 @@ mod kernel_facts;
 mod raw;
 mod render_frozen;
 mod render_host;
+mod ring;
 mod verifier;
 mod workload;

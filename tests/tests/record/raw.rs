@@ -1,16 +1,21 @@
-//! Raw tracepoint plans on the running kernel: trials accept them, on every architecture, and their programs record
-//! what the kernel records. Without this test, a machine on which every plan falls back would pass all other tests.
+//! Raw tracepoint plans on the running kernel. Trials must accept them on every architecture, and their programs must
+//! record the same as the kernel. Without this test, a machine on which every plan falls back would pass all other
+//! tests.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
-use tracer_tests::compare::{Missed, compare, family};
+use tracer_tests::compare::{Comparison, Missed, compare, family};
 use tracer_tests::host;
 use tracer_tests::oracle::{Oracle, Trace};
-use tracer_tests::workload::Job;
+use tracer_tests::workload::{self, Job};
 use tracer_user::attach::AttachPoint;
 use tracer_user::engine::facts::Facts;
-use tracer_user::engine::recorder::{Options, Recorder};
-use tracer_user::engine::selection;
+use tracer_user::engine::handlers::NoDerivedPlan;
+use tracer_user::engine::record::{Options, RecordRequest, Recorder, Selection};
 use tracer_user::event::Format;
+use tracer_user::kernel::handler::Unfollowed;
 use tracer_user::plan::raw;
 use tracer_user::render::line::{self, Stamp};
 
@@ -39,39 +44,49 @@ fn planned(facts: &Facts) -> Result<Vec<String>> {
     Ok(events)
 }
 
-/// Records the workload through raw tracepoints and through tracefs, and prints how many events each kind of hook
-/// served.
-fn run() -> Result<()> {
-    let facts = Facts::running()?;
-    let mut events = planned(&facts)?;
-    let plans = events.len();
-    events.extend(CALLS.map(|name| format!("syscalls:{name}")));
-    let job = Job::start(&["pipes", "process", "time", "values"], 1)?;
-    let pid = job.pid();
-    let oracle = Oracle::create("raw")?;
-    oracle.pids(&[pid], true)?;
-    let mut selected = Vec::new();
-    for event in &events {
-        oracle.enable(event, true)?;
-        selected.extend(selection::select(event, &facts.tracefs, &facts)?);
-    }
-    let options = Options { pids: vec![pid], only_pids: true, ring_bytes: 8 << 20, ..Options::default() };
-    let mut recorder = Recorder::new(selected, &options, &facts)?;
-
-    let mut accepted = Vec::new();
-    for (format, chosen) in recorder.hooks() {
-        if matches!(chosen.via, AttachPoint::Tracepoint(_)) {
-            println!("{}: no raw tracepoint: {}", format.full_name(), chosen.reason);
-        } else {
-            accepted.push(format.full_name());
+/// Every event whose plan is derived from the kernel's handler, and how many have none, by reason.
+fn derived(facts: &Facts) -> Result<(Vec<String>, BTreeMap<String, usize>)> {
+    let (mut events, mut others) = (Vec::new(), BTreeMap::<String, usize>::new());
+    let list = facts.tracefs.available_events()?;
+    for (system, name) in list.lines().filter_map(|line| line.split_once(':')) {
+        if system == "syscalls" || raw::listed().any(|listed| listed == (system, name)) {
+            continue;
+        }
+        let Some(text) = facts.tracefs.format(system, name)? else { continue };
+        match facts.derived_plan(&Format::parse(system, &text)?) {
+            Ok(_) => events.push(format!("{system}:{name}")),
+            Err(NoDerivedPlan::Field { why, .. }) => *others.entry(why.to_string()).or_default() += 1,
+            Err(NoDerivedPlan::Unfollowed(Unfollowed::Call(_))) => {
+                *others.entry("its handler calls another function".to_owned()).or_default() += 1;
+            }
+            Err(why) => *others.entry(why.to_string()).or_default() += 1,
         }
     }
-    println!("{} of {plans} plans and {} system calls are accepted", accepted.len(), CALLS.len());
-    for name in CERTAIN.map(str::to_owned).into_iter().chain(CALLS.map(|name| format!("syscalls:{name}"))) {
-        ensure!(accepted.contains(&name), "{name} is not traced through a raw tracepoint");
-    }
-    ensure!(accepted.len() * 4 >= events.len() * 3, "only {} of {}", accepted.len(), events.len());
+    Ok((events, others))
+}
 
+/// Records jobs through raw tracepoints and through tracefs, and compares the two. Also returns the events that use raw
+/// tracepoints.
+fn record(facts: &Arc<Facts>, events: &[String], jobs: &[&str]) -> Result<(Comparison, Missed, Vec<String>)> {
+    let job = Job::start(jobs, 1)?;
+    let pid = job.pid();
+    let oracle = Oracle::create("raw")?;
+    oracle.set("buffer_size_kb", "16384")?;
+    oracle.pids(&[pid], true)?;
+    for event in events {
+        oracle.enable(event, true)?;
+    }
+    let request = RecordRequest { events: events.to_vec(), ..RecordRequest::default() };
+    let options = Options { pids: vec![pid], ring_bytes: 8 << 20, ..Options::default() };
+    let mut recorder = Recorder::new(Selection::new(&request, Arc::clone(facts))?, &options)?;
+    let mut accepted = Vec::new();
+    for hook in recorder.hooks() {
+        if matches!(hook.via, AttachPoint::Tracepoint(_)) {
+            println!("{}: no raw tracepoint: {}", hook.format.full_name(), hook.reason);
+        } else {
+            accepted.push(hook.format.full_name());
+        }
+    }
     oracle.tracing(true)?;
     recorder.go();
     job.go()?;
@@ -82,7 +97,7 @@ fn run() -> Result<()> {
     let mut text = Vec::new();
     recorder.finish(|shown| {
         let stamp = Stamp { cpu: shown.record.cpu, time: shown.record.time };
-        line::line(&mut text, &shape, shown.printer, shown.record.payload, stamp, shown.tasks, &facts);
+        line::line(&mut text, &shape, shown.printer, shown.record.payload, stamp, shown.tasks, &**facts);
     });
     let mut missed = Missed::default();
     for count in recorder.counts() {
@@ -93,8 +108,47 @@ fn run() -> Result<()> {
     let (theirs, ours) = (oracle.trace()?, Trace::parse(&text));
     let result = compare(&theirs, &ours, &family(pid, &theirs));
     println!("{} lines of {} event types compared and equal", result.lines(), result.types());
+    Ok((result, missed, accepted))
+}
+
+/// Records the workload through raw tracepoints and through tracefs, and prints how many events each kind of hook
+/// served.
+fn run() -> Result<()> {
+    let facts = Arc::new(Facts::running()?);
+    let mut events = planned(&facts)?;
+    let plans = events.len();
+    events.extend(CALLS.map(|name| format!("syscalls:{name}")));
+    let (result, missed, accepted) = record(&facts, &events, &["pipes", "process", "time", "values"])?;
+    println!("{} of {plans} plans and {} system calls are accepted", accepted.len(), CALLS.len());
+    for name in CERTAIN.map(str::to_owned).into_iter().chain(CALLS.map(|name| format!("syscalls:{name}"))) {
+        ensure!(accepted.contains(&name), "{name} is not traced through a raw tracepoint");
+    }
+    ensure!(accepted.len() * 4 >= events.len() * 3, "only {} of {}", accepted.len(), events.len());
     ensure!(result.accounted_for(&missed), "{missed:?}: {result}");
     ensure!(result.types() >= 10 && result.lines() >= 1000, "too little to compare: {result}");
+    Ok(())
+}
+
+/// Records all jobs with the events whose plans are derived. The kernel's text must be equal, and every hit recorded, because
+/// no program at a raw tracepoint prevents another one.
+fn run_derived() -> Result<()> {
+    let facts = Arc::new(Facts::running()?);
+    let known = host::Tracefs::find_or_mount()?.events()?;
+    let (derived, others) = derived(&facts)?;
+    println!("{} events have plans from their handlers", derived.len());
+    for (why, events) in &others {
+        println!("{events} have none: {why}");
+    }
+    ensure!(derived.len() * 3 >= derived.len() + others.values().sum::<usize>(), "only {}", derived.len());
+    // The comparison knows by the switches which hits belong to none of the two tasks.
+    let is_wanted = |event: &String| derived.contains(event) || event == "sched:sched_switch";
+    let events: Vec<String> = workload::events(&known).into_iter().filter(is_wanted).collect();
+    let (result, missed, accepted) = record(&facts, &events, &["all"])?;
+    ensure!(accepted.len() == events.len(), "{} of {} are at raw tracepoints", accepted.len(), events.len());
+    println!("set aside: {}; lost: {}", result.rules(), result.losses());
+    ensure!(result.accounted_for(&missed), "{missed:?}: {result}");
+    ensure!(result.types() >= 20 && result.lines() >= 1000, "too little to compare: {result}");
+    ensure!(result.missing <= 3 + result.lines() / 1000, "more than 0.1 % are missing: {result}");
     Ok(())
 }
 
@@ -104,4 +158,12 @@ fn raw_plans_are_accepted_and_record_what_the_kernel_records() {
         return;
     }
     run().unwrap_or_else(|error| panic!("{error:#}"));
+}
+
+#[test]
+fn plans_from_handlers_record_what_the_kernel_records() {
+    if !host::root_or_skip() {
+        return;
+    }
+    run_derived().unwrap_or_else(|error| panic!("{error:#}"));
 }

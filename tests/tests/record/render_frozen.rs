@@ -43,7 +43,7 @@ fn every_print_fmt_parses() {
 }
 
 #[test]
-fn every_event_is_rendered_but_those_listed() {
+fn every_event_except_the_listed_ones_is_rendered() {
     for facts in frozen() {
         let unlisted: Vec<_> = facts
             .formats

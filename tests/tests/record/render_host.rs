@@ -124,7 +124,7 @@ fn record(events: &[String]) -> Result<Run> {
     // The kernel must know the thread groups when it prints them.
     oracle.set("options/record-tgid", "1")?;
     for event in events {
-        // Only their own user can turn some events on.
+        // Some events can be enabled only by their own user.
         if let Err(error) = oracle.enable(event, true) {
             println!("{event} stays off: {error:#}");
         }

@@ -114,7 +114,7 @@ fn tracepoint_programs_load() {
 }
 
 #[test]
-fn injection_programs_give_what_the_evaluator_gives() {
+fn injection_programs_agree_with_the_evaluator() {
     if !host::root_or_skip() {
         return;
     }
@@ -135,7 +135,7 @@ fn injection_programs_give_what_the_evaluator_gives() {
         // Reads as kernel memory fail for user addresses.
         texts.get(known).filter(|_| user).map(|text| text.as_bytes().to_vec())
     };
-    // The context also has the record's writer: filters see the writer, not the task that runs the program.
+    // The context also has the record's writer. Filters use the writer instead of the task that runs the program.
     let name = *b"writer\0\0\0\0\0\0\0\0\0\0";
     let cpu = 1_u32;
     let mut seen = [0; 2];
@@ -246,7 +246,7 @@ fn the_longest_filters_load() {
             Filter::Test(Test::Number { place, signed: true, op: NumberOp::Eq, value: value as u64 })
         }
     };
-    // A page holds 16; a virtual machine's verifier takes more than a minute for them.
+    // A page of text has space for 16. The verifier of a virtual machine takes more than a minute for them.
     let globs = host::share(16).max(4) as usize;
     let cases: [(&str, &Format, Filter); 10] = [
         ("700 numbers, or", &switch, many(&number(Place { offset: 24, size: 4 }), 700, true)),

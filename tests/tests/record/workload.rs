@@ -1,5 +1,5 @@
-//! Checks the workload against the kernel: every part provokes the events that it declares, as often as it declares.
-//! The other tests rely on this.
+//! Checks the workload on the kernel: every part provokes its declared events, with the declared counts. The other
+//! tests rely on this.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ fn observe(part: &Part) -> Result<Vec<(String, Count, u64)>> {
 }
 
 #[test]
-fn every_part_provokes_what_it_says() {
+fn every_part_causes_its_events() {
     if !host::root_or_skip() {
         return;
     }

@@ -1,6 +1,5 @@
-//! Files that definitions name belong to users: a path may refer to another file later, a file's content may change,
-//! and its file system may never answer. A probe stays at the file that was named, and no other client waits for such
-//! a file.
+//! Definitions name files of users. A path may refer to another file later, a file's content may change, and its file
+//! system may never answer. A probe must stay at the named file, and no other client may wait for such a file.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -166,7 +165,7 @@ fn a_killed_opener_is_replaced() {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
-        // Without the last helper, a file causes only an error.
+        // Without the last helper, naming a file only fails with an error.
         let line = format!("p:files/late {}:{:#x}", program.display(), entry(&program)?);
         ensure!(mirror::write(dir, "dynamic_events", line.as_bytes(), true) == Err(libc::EIO));
         set(dir, "events/files/opened_0/enable", "1")?;
@@ -223,7 +222,7 @@ fn hit(copy: &Path) -> Result<bool> {
 }
 
 #[test]
-fn a_program_of_events_stays_the_file_that_was_named() {
+fn events_of_a_program_stay_at_the_file_that_was_named() {
     host::as_root(|| {
         let scratch = Scratch::new("program")?;
         let [old, new, link] = ["old", "new", "link"].map(|name| scratch.0.join(name));
@@ -265,7 +264,7 @@ fn a_program_of_events_stays_the_file_that_was_named() {
 }
 
 #[test]
-fn what_is_restored_is_at_the_same_file() {
+fn restored_probes_are_at_the_same_file() {
     host::as_root(|| {
         let scratch = Scratch::new("restore")?;
         let (old, new, same) = (scratch.program("old")?, scratch.program("new")?, scratch.program("same")?);
@@ -293,7 +292,7 @@ fn what_is_restored_is_at_the_same_file() {
     });
 }
 
-/// Writes in a separate thread, because the write may have to wait.
+/// Writes in a separate thread, because the write may block.
 fn write_beside(dir: &Path, file: &'static str, line: String) -> Receiver<(Answer, Duration)> {
     let (to, answer) = channel();
     let dir = dir.to_owned();
@@ -305,7 +304,7 @@ fn write_beside(dir: &Path, file: &'static str, line: String) -> Receiver<(Answe
     answer
 }
 
-/// Uses other files until `done` returns true, which may take as long as the refusal of a file; returns the
+/// Uses other files until `done` returns true, at most as long as the refusal of a file may take. Returns the
 /// durations.
 fn others(dir: &Path, mut done: impl FnMut() -> bool) -> Result<Vec<Duration>> {
     let mut took = Vec::new();
@@ -340,7 +339,7 @@ fn named(path: &Path) -> [(&'static str, String); 3] {
 }
 
 #[test]
-fn nobody_waits_for_a_fifo_or_a_device() {
+fn no_client_waits_for_a_fifo_or_a_device() {
     host::as_root(|| {
         let scratch = Scratch::new("fifo")?;
         let running = {
@@ -354,7 +353,7 @@ fn nobody_waits_for_a_fifo_or_a_device() {
                     let answer = write_beside(&place, file, line);
                     others(&place, || true)?;
                     let (done, took) = answer
-                        .recv_timeout(Duration::from_secs(5))
+                        .recv_timeout(host::patience(Duration::from_secs(5)))
                         .with_context(|| format!("{} to {file} hangs", path.display()))?;
                     let expected = match file {
                         // An instruction's offset is valid in a file of any size.
@@ -363,7 +362,8 @@ fn nobody_waits_for_a_fifo_or_a_device() {
                         _ => Err(libc::EINVAL),
                     };
                     ensure!(done == expected, "{} to {file}: {done:?}", path.display());
-                    ensure!(took < Duration::from_secs(2), "{} to {file}: {took:?}", path.display());
+                    let limit = host::patience(Duration::from_secs(2));
+                    ensure!(took < limit, "{} to {file}: {took:?}", path.display());
                 }
             }
             running
@@ -421,7 +421,7 @@ impl Silent {
 }
 
 #[test]
-fn nobody_waits_for_a_file_system_that_never_answers() {
+fn no_client_waits_for_a_file_system_that_never_answers() {
     host::as_root(|| {
         let scratch = Scratch::new("silent")?;
         let at = scratch.0.join("fuse");
@@ -450,8 +450,8 @@ fn nobody_waits_for_a_file_system_that_never_answers() {
                 ensure!((Duration::from_secs(2)..Duration::from_secs(5)).contains(&took), "{file}: {took:?}");
                 eprintln!("{file}: refused after {took:?}; others took {median:?}, {most:?} at most");
             }
-            // A user who has used up the slots is refused at once. No slot becomes free before the file system
-            // answers.
+            // After a user has used all slots, further requests are refused at once. No slot becomes free before the
+            // file system answers.
             let said = as_nobody(&place, &at.join("file"), 6)?;
             let answers: Vec<&str> = said.lines().collect();
             ensure!(answers.len() == 6, "{said}");
@@ -489,7 +489,7 @@ fn nobody_waits_for_a_file_system_that_never_answers() {
     });
 }
 
-/// Names a file repeatedly as a user who may write `uprobe_events` and nothing else; returns the shell's output.
+/// Names a file repeatedly as a user with write permission for `uprobe_events` only. Returns the shell's output.
 fn as_nobody(place: &Path, file: &Path, times: u32) -> Result<String> {
     let file = file.display();
     let script = format!(

@@ -1,5 +1,5 @@
-//! Runs the fuzz targets over a few seeded inputs each, so that every run of the tests does the same: state files,
-//! requests to the tree, program files, and records. They need no root and attach nothing.
+//! Runs the fuzz targets over a few seeded inputs each, the same in every run of the tests: state files, requests to
+//! the tree, program files, and records. They need no root and attach no program.
 //!
 //! The file also tests a machine whose list of possible CPUs is empty or invalid.
 
@@ -18,9 +18,9 @@ use tracer_tests::host;
 #[allow(dead_code, clippy::pedantic, missing_docs)]
 mod drive;
 
-/// Runs a target over this many inputs, which are the same every time. It counts what passed the parser and requires
-/// at least `least`, half of the number when the test was written. Inputs that are all refused at once would prove
-/// nothing.
+/// Runs a target over this many inputs, which are the same every time. It counts the inputs that passed the parser
+/// and requires at least `least`, half of the number when the test was written. Without this check the test would
+/// pass even if the parser refused all inputs.
 fn over<const N: usize>(inputs: u32, longest: usize, least: [u64; N], run: impl Fn(&[u8]) -> [u64; N]) {
     let config = Config { cases: inputs, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
@@ -58,14 +58,14 @@ fn requests_in_any_order() {
 }
 
 #[test]
-fn records_that_hold_anything() {
+fn records_with_any_content() {
     // Records in buffers.
     over(150, 2000, [250], |input| [drive::wire::pushed(input)]);
 }
 
 #[test]
-fn files_of_programs() {
-    // Random bytes describe no event; the inputs of `events_of_programs` do.
+fn programs_with_any_symbols() {
+    // Random bytes describe no event; the inputs of `programs_with_any_notes` do.
     over(2000, 600, [], |input| {
         drive::note::run(input);
         []
@@ -89,7 +89,7 @@ fn two_events() -> Vec<u8> {
 }
 
 #[test]
-fn events_of_programs() {
+fn programs_with_any_notes() {
     let seed = two_events();
     assert_eq!(drive::note::described(&seed), 2, "the seed has two events");
     // Events in files.
@@ -128,7 +128,7 @@ fn with_possible_cpus(text: &str, command: &[&str]) -> Result<Output> {
 }
 
 #[test]
-fn a_list_of_possible_cpus_that_says_nothing_is_an_error() {
+fn an_empty_list_of_possible_cpus_is_an_error() {
     host::as_root(|| {
         let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
         let own = std::process::id().to_string();

@@ -1,6 +1,7 @@
 //! The trust boundary: unprivileged clients, hostile input, files and mounts of users, privileges, and time limits.
 
 mod deadlines;
+mod end;
 mod files;
 mod hostile_input;
 mod mounts;

@@ -1,5 +1,5 @@
-//! Mount safety: ending a daemon removes only its own mounts, whatever is mounted over them and whatever name their
-//! path has. Starting one recognises only real mirrors, and no helper program runs.
+//! Mount safety. The end of a daemon removes only its own mounts, independent of mounts over them and of their names.
+//! The start of a daemon recognises only real mirrors and runs no helper program.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -67,7 +67,7 @@ fn refusal(at: &Path) -> Result<String> {
 }
 
 #[test]
-fn what_lies_above_a_mirror_outlives_it() {
+fn mounts_over_a_mirror_survive_its_end() {
     host::as_root(|| {
         let scratch = Scratch::new("above")?;
         let place = scratch.dir("place")?;
@@ -85,7 +85,7 @@ fn what_lies_above_a_mirror_outlives_it() {
 }
 
 #[test]
-fn a_second_mirror_outlives_the_first() {
+fn a_second_mirror_survives_the_end_of_the_first() {
     host::as_root(|| {
         let scratch = Scratch::new("second")?;
         let place = scratch.dir("place")?;
@@ -105,7 +105,7 @@ fn a_second_mirror_outlives_the_first() {
 }
 
 #[test]
-fn a_live_mirror_is_known_by_every_name() {
+fn a_live_mirror_is_recognised_under_every_name() {
     host::as_root(|| {
         let scratch = Scratch::new("names")?;
         let place = scratch.dir("with a\tblank\\040")?;
@@ -118,7 +118,7 @@ fn a_live_mirror_is_known_by_every_name() {
             let said = refusal(name)?;
             ensure!(said.contains("there is a mirror at"), "{}: {said}", name.display());
         }
-        // A directory inside a mirror is not a mirror, and neither is a directory beside it.
+        // A directory inside a mirror is not a mirror, and neither is a directory next to it.
         for name in [bound.join("events"), scratch.dir("beside")?] {
             let outcome =
                 Tracer::new(["exec".as_ref(), "--mirror".as_ref(), name.as_os_str(), "true".as_ref()])?
@@ -128,7 +128,7 @@ fn a_live_mirror_is_known_by_every_name() {
         ensure!(text(&link, "tracing_on")? == "1\n");
         mounted.stop()?.success()?;
         let left = scratch.mounts()?;
-        // The bind mount belongs to somebody else, so it stays.
+        // The daemon did not create the bind mount, so it stays.
         ensure!(left.len() == 1 && left[0].0.ends_with("/bound"), "{left:?}");
         // The mount of a dead daemon is removed, also through a symlink.
         let again = scratch.0.join("again");

@@ -63,7 +63,7 @@ fn records_in_a_file_are_their_owners() {
 }
 
 #[test]
-fn totals_are_told_where_no_line_can_be_written() {
+fn totals_are_printed_when_no_line_can_be_written() {
     host::as_root(|| {
         let full =
             Tracer::record()?.args(["-e", "sched:sched_switch", "-o", "/dev/full", "--", "true"]).run()?;
@@ -175,8 +175,35 @@ fn a_daemon_in_the_background_keeps_a_log() {
     });
 }
 
+/// fuser warns of each such request. Any client could fill the log with these warnings, so the log must not show them.
 #[test]
-fn histograms_that_were_cleared_stay_away() {
+fn requests_that_a_mirror_does_not_have_are_refused_without_a_message() {
+    host::as_root(|| {
+        let mounted = Mounted::start("refused")?;
+        let (file, other) = (mounted.dir().join("tracing_on"), mounted.dir().join("other"));
+        let opened = File::options().write(true).open(&file)?;
+        let errno = |error: std::io::Error| error.raw_os_error().unwrap_or(-1);
+        for _ in 0..3 {
+            let answers = [
+                fs::rename(&file, &other).map_err(errno),
+                fs::hard_link(&file, &other).map_err(errno),
+                std::os::unix::fs::symlink(&file, &other).map_err(errno),
+                fs::remove_file(&file).map_err(errno),
+            ];
+            ensure!(answers == [Err(libc::EPERM); 4], "{answers:?}");
+            let none = rustix::fs::getxattr(&file, "user.none", &mut [0_u8; 8]).map(drop);
+            ensure!(none == Err(rustix::io::Errno::OPNOTSUPP), "{none:?}");
+            let none = rustix::fs::fallocate(&opened, rustix::fs::FallocateFlags::empty(), 0, 1);
+            ensure!(none == Err(rustix::io::Errno::OPNOTSUPP), "{none:?}");
+        }
+        let outcome = mounted.stop()?;
+        ensure!(outcome.status.success() && outcome.stderr.is_empty(), "{outcome:?}");
+        Ok(())
+    });
+}
+
+#[test]
+fn cleared_histograms_do_not_come_back() {
     host::as_root(|| {
         let scratch = Scratch::new("cleared")?;
         let place = scratch.0.join("mirror");

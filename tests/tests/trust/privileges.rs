@@ -106,7 +106,7 @@ fn all_held() -> Result<()> {
 fn threads(pid: u32) -> Result<Vec<Status>> {
     let mut all = Vec::new();
     for task in fs::read_dir(format!("/proc/{pid}/task")).with_context(|| format!("process {pid}"))? {
-        // A thread may end meanwhile.
+        // A thread may end during the loop.
         if let Ok(status) = fs::read_to_string(task?.path().join("status")) {
             all.push(Status::parse(&status)?);
         }
@@ -164,7 +164,7 @@ fn all_confined(mounted: &Mounted) -> Result<()> {
 }
 
 #[test]
-fn a_daemon_and_its_processes_keep_little() {
+fn a_daemon_and_its_processes_keep_few_privileges() {
     if !host::root_or_skip() {
         return;
     }
@@ -184,7 +184,7 @@ fn a_daemon_and_its_processes_keep_little() {
         all_confined(&mounted)?;
         set(&dir, "trace_marker", "a mark")?;
         ensure!(text(&dir, "trace")?.contains("a mark"));
-        // The end needs no dropped privilege: the mount and the helpers end.
+        // The end of the daemon needs no dropped privilege: the mount is removed and the helpers end.
         let (pid, at) = (mounted.pid(), mounted.dir().to_owned());
         let helpers = children(pid)?;
         let outcome = mounted.stop()?;
@@ -202,7 +202,7 @@ fn a_daemon_and_its_processes_keep_little() {
 }
 
 #[test]
-fn a_list_keeps_nothing() {
+fn listing_keeps_no_privileges() {
     if !host::root_or_skip() {
         return;
     }
@@ -229,7 +229,7 @@ fn a_list_keeps_nothing() {
 
 /// Checks the list; the other tests check that the processes hold exactly these capabilities.
 #[test]
-fn doctor_lists_what_processes_keep() {
+fn doctor_lists_the_privileges_of_each_process() {
     let test = || -> Result<()> {
         let mut listed = BTreeMap::new();
         for line in Tracer::new(["doctor", "--json"])?.run()?.success()?.json()? {
@@ -259,7 +259,7 @@ fn own_status() -> Result<String> {
 }
 
 #[test]
-fn recordings_and_histograms_keep_little_once_attached() {
+fn recordings_and_histograms_keep_few_privileges_once_attached() {
     if !host::root_or_skip() {
         return;
     }
@@ -305,7 +305,7 @@ fn commands_keep_the_callers_privileges() {
 }
 
 #[test]
-fn the_service_manager_hears_that_the_daemon_lives() {
+fn the_service_manager_receives_heartbeats() {
     if !host::root_or_skip() {
         return;
     }

@@ -1,5 +1,5 @@
-//! Processes that hold the lock of their address space indefinitely: no client waits for them, neither for the names
-//! of their mapped files nor for probes of these files.
+//! Processes that hold the lock of their address space indefinitely. No client may wait for them, neither for the
+//! names of their mapped files nor for probes of these files.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::Signal;
-use tracer_tests::held::Held;
+use tracer_tests::blocked_fs::BlockedFs;
 use tracer_tests::host;
 use tracer_tests::mirror::{self, set, text};
 use tracer_tests::tracer::{Running, Tracer};
@@ -22,7 +22,7 @@ use crate::{entry, hits, run};
 
 /// An unprivileged user's process that holds its address space's lock. Dropping it releases the lock.
 struct Stuck {
-    held: Held,
+    held: BlockedFs,
     child: Child,
     said: BufReader<std::process::ChildStdout>,
 }
@@ -30,7 +30,7 @@ struct Stuck {
 impl Stuck {
     /// Starts the process, which maps `mapped`.
     fn start(purpose: &str, mapped: &Path) -> Result<Self> {
-        let held = Held::mount(purpose)?;
+        let held = BlockedFs::mount(purpose)?;
         let program = host::binary("tracer-test-stuck", "TRACER_TEST_STUCK_BIN")?;
         let mut command = Command::new(program);
         command.arg(held.file()).arg(mapped).uid(65534).gid(65534);
@@ -171,19 +171,21 @@ fn stacks(trace: &str) -> Vec<&str> {
 }
 
 #[test]
-fn nobody_waits_for_the_files_of_a_process_that_does_not_let_go() {
+fn no_client_waits_for_the_files_of_a_process_that_holds_its_lock() {
     host::as_root(|| {
         let scratch = Scratch::new("maps")?;
         let (place, running) = scratch.mirror()?;
         set(&place, "options/userstacktrace", "1")?;
         set(&place, "options/sym-userobj", "1")?;
+        // Shells call it too.
+        set(&place, "events/syscalls/sys_enter_getpgid/filter", "comm == \"tracer-test-stu\"")?;
         set(&place, "events/syscalls/sys_enter_getpgid/enable", "1")?;
         let mut stuck = Stuck::start("maps", Path::new("/bin/true"))?;
         set(&place, "events/syscalls/sys_enter_getpgid/enable", "0")?;
         let before = text(&place, "trace")?;
         ensure!(stacks(&before).len() == 3, "{before}");
         ensure!(stacks(&before).iter().all(|line| line.contains("[+0x")), "{before}");
-        // The daemon soon forgets what it knows about the process.
+        // After this time the daemon has discarded its cached data of the process.
         std::thread::sleep(Duration::from_secs(2));
         stuck.hold()?;
         for reader in ["trace", "trace", "trace_pipe"] {
@@ -213,8 +215,8 @@ fn nobody_waits_for_the_files_of_a_process_that_does_not_let_go() {
     });
 }
 
-/// Writes to a file that turns a probe on or off, which makes the kernel wait. Returns the result, its duration, and
-/// the times of other clients meanwhile.
+/// Enables or disables a probe, which makes the kernel wait. Returns the result, its duration, and the times of other
+/// clients during the write.
 fn enable(dir: &Path, event: &str, value: &'static str) -> Result<(mirror::Answer, Duration, [Duration; 2])> {
     let (own, file) = (dir.to_owned(), format!("events/files/{event}/enable"));
     let answer = beside(move || mirror::write(&own, &file, value.as_bytes(), false));
@@ -224,9 +226,10 @@ fn enable(dir: &Path, event: &str, value: &'static str) -> Result<(mirror::Answe
     Ok((done, took, longest))
 }
 
-/// A single, short test: all forks on the machine wait while a probe waits (`dup_mmap_sem`).
+/// Only one test does this, and it is short, because all forks on the machine wait while a probe waits
+/// (`dup_mmap_sem`).
 #[test]
-fn nobody_waits_for_a_probe_of_a_file_that_such_a_process_has_mapped() {
+fn no_client_waits_for_a_probe_of_a_file_that_such_a_process_has_mapped() {
     // Without uprobe.multi a uprobe is a perf event, and the kernel holds `event_mutex` while it waits.
     let needs_mutex = host::kernel() < (6, 6);
     host::as_root(|| {
@@ -249,7 +252,7 @@ fn nobody_waits_for_a_probe_of_a_file_that_such_a_process_has_mapped() {
             eprintln!("on: {done:?} after {took:?}; others {longest:?}");
             ensure!(done == Err(libc::ETIMEDOUT), "{done:?}");
             ensure!(served(longest), "others took {longest:?}");
-            // The next write returns at once, and no refused event is on. Where the kernel needs the mutex to
+            // The next write returns at once, and no refused event is enabled. Where the kernel needs the mutex to
             // identify the event, the write fails; a write to the kernel's own file would wait there.
             let start = Instant::now();
             let done = mirror::write(&place, "events/syscalls/sys_enter_getsid/enable", b"1", true);
@@ -257,7 +260,7 @@ fn nobody_waits_for_a_probe_of_a_file_that_such_a_process_has_mapped() {
             ensure!(start.elapsed() < host::patience(Duration::from_secs(1)), "{:?}", start.elapsed());
             ensure!(text(&place, "events/files/first/enable")? == "0\n");
         }
-        // Attachments that completed late were closed, and refused events are off.
+        // Links that were attached too late are closed, and refused events are disabled.
         set(&place, "events/syscalls/sys_enter_getsid/enable", "1")?;
         let (done, _, _) = enable(&place, "first", "1")?;
         ensure!(done.is_ok(), "{done:?}");

@@ -12,24 +12,24 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::inotify;
 use tracer_tests::{
-    held::Held,
+    blocked_fs::BlockedFs,
     host,
     mirror::{Mounted, set, text},
     user_events::{Data, Word, in_step},
 };
 
-/// The user nobody, and its group.
+/// User and group id of nobody.
 const USER: u32 = 65_534;
-/// Time limit for turning an event on or off beside hostile clients.
+/// Time limit for enabling or disabling an event while hostile clients run.
 const CHANGE: Duration = Duration::from_millis(250);
-/// Extra time for the same because the machine has other work.
+/// Additional time on a machine with other load.
 const NOISE: Duration = Duration::from_millis(25);
 /// How long the daemon waits for a client whose memory is unavailable.
 const DEADLINE: Duration = Duration::from_secs(4);
@@ -90,7 +90,10 @@ struct Setuid(PathBuf);
 
 impl Setuid {
     fn make() -> Result<Self> {
-        let path = std::env::temp_dir().join(format!("tracer-setuid-{}", std::process::id()));
+        // Tests run at the same time.
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("tracer-setuid-{}-{number}", std::process::id()));
         let _ = fs::remove_file(&path);
         fs::copy(host::binary("tracer-user-attack", "TRACER_USER_ATTACK_BIN")?, &path)?;
         std::os::unix::fs::chown(&path, Some(0), Some(0))?;
@@ -105,10 +108,10 @@ impl Drop for Setuid {
     }
 }
 
-/// The mirror refuses a client whose page fault is unanswered. The client executes a program of root's, and then the
-/// page fault is answered.
+/// The mirror refuses a client whose page fault is unanswered. The client executes a setuid-root program, and then
+/// the page fault is answered.
 fn attack(dir: &Path, how: &str) -> Result<()> {
-    let (held, program) = (Held::mount(how)?, Setuid::make()?);
+    let (held, program) = (BlockedFs::mount(how)?, Setuid::make()?);
     let (page, path) = (held.file(), dir.to_str().context("a path")?);
     let words =
         ["become", path, page.to_str().context("a path")?, program.0.to_str().context("a path")?, how];
@@ -125,7 +128,7 @@ fn attack(dir: &Path, how: &str) -> Result<()> {
 }
 
 #[test]
-fn a_setuid_program_in_a_clients_place_is_not_written() {
+fn a_setuid_program_executed_by_a_client_is_not_written() {
     host::as_root(|| {
         let mirror = Mounted::start("user-trust")?;
         open_to_all(mirror.dir())?;
@@ -135,7 +138,7 @@ fn a_setuid_program_in_a_clients_place_is_not_written() {
 }
 
 #[test]
-fn nor_by_a_member_of_the_group_who_only_reads() {
+fn a_setuid_program_executed_by_a_reader_is_not_written() {
     host::as_root(|| {
         let place = std::env::temp_dir().join(format!("tracer-user-group-{}", std::process::id()));
         let mirror = Mounted::with(place, &["--gid", &USER.to_string(), "--mode", "750"])?;
@@ -151,18 +154,18 @@ fn timed(what: impl FnOnce() -> Result<()>) -> Result<Duration> {
     Ok(since.elapsed())
 }
 
-/// Number of threads of one client that send requests at once, and how many of them may wait.
+/// Number of threads of one client that send requests at once. [`WAITING`] of them may wait.
 const CROWD: u64 = 300;
 /// See [`CROWD`].
 const WAITING: u64 = 128;
 
 #[test]
-fn clients_that_wait_for_ever_keep_nobody_from_being_served() {
+fn clients_that_wait_forever_block_no_other_client() {
     host::as_root(|| {
         let mirror = Mounted::start("user-crowd-held")?;
         let dir = mirror.dir();
         open_to_all(dir)?;
-        let held = Held::mount("crowd")?;
+        let held = BlockedFs::mount("crowd")?;
         let (page, path) = (held.file(), dir.to_str().context("a path")?);
         let page = page.to_str().context("a path")?;
         let mut crowd = Client::start(USER, &["crowd", path, page, &CROWD.to_string()])?;
@@ -173,7 +176,7 @@ fn clients_that_wait_for_ever_keep_nobody_from_being_served() {
             std::thread::sleep(Duration::from_millis(5));
         }
         std::thread::sleep(Duration::from_millis(100));
-        // Root and another client are served meanwhile.
+        // Root and another client are served during that time.
         let (data, word) = (Data::open(dir)?, Word::default());
         let took = timed(|| in_step("register", data.register("mine u32 a", &word, 0, 0)).map(drop))?;
         ensure!(took < host::patience(CHANGE), "root waited {took:?}");
@@ -214,12 +217,12 @@ const STUCK_UIDS: u32 = 16;
 const STUCK_OF_EACH: u32 = 8;
 
 #[test]
-fn enabling_beside_clients_that_are_stuck_takes_no_time() {
+fn enabling_is_fast_despite_stuck_clients() {
     host::as_root(|| {
         let mirror = Mounted::start("user-stuck")?;
         let dir = mirror.dir();
         open_to_all(dir)?;
-        let held = Held::mount("stuck")?;
+        let held = BlockedFs::mount("stuck")?;
         let (page, path) = (held.file(), dir.to_str().context("a path")?);
         let page = page.to_str().context("a path")?;
         let (data, word) = (Data::open(dir)?, Word::default());
@@ -240,7 +243,8 @@ fn enabling_beside_clients_that_are_stuck_takes_no_time() {
         };
         let before = (0..12).map(change).skip(2).collect::<Result<Vec<Duration>>>()?;
         let noise = noise(&before);
-        // As many clients as the daemon has threads for a uid, from enough uids to use all threads except root's.
+        // Per uid as many clients as the daemon has threads for a uid. The uids together use all threads except
+        // root's.
         let mut clients = Vec::new();
         for number in 0..STUCK_UIDS * STUCK_OF_EACH {
             let mut client = Client::start(USER - number % STUCK_UIDS, &["stuck", path, page])?;
@@ -256,7 +260,7 @@ fn enabling_beside_clients_that_are_stuck_takes_no_time() {
             times.iter().all(|took| *took < host::patience(CHANGE) + noise),
             "{times:?}, before {before:?}"
         );
-        // The daemon remembers them: only the first change waited.
+        // The daemon remembers these clients, so only the first change waited.
         let mut later = times[1..].to_vec();
         later.sort_unstable();
         ensure!(later[later.len() / 2] < host::patience(CHANGE) / 3 + noise, "{times:?}, before {before:?}");
@@ -276,7 +280,7 @@ fn enabling_beside_clients_that_are_stuck_takes_no_time() {
 /// Events that root registers after a client has used up its limit.
 const ROOTS_EVENTS: u32 = 2000;
 /// Smallest interval between two writes of the daemon's state file.
-const KEEP_APART: Duration = Duration::from_millis(100);
+const SAVE_INTERVAL: Duration = Duration::from_millis(100);
 
 fn median(times: &[Duration]) -> Duration {
     let mut times = times.to_vec();
@@ -285,12 +289,12 @@ fn median(times: &[Duration]) -> Duration {
 }
 
 /// Counts how often a mirror's state file is replaced.
-struct Kept {
+struct StateWrites {
     changes: OwnedFd,
     name: String,
 }
 
-impl Kept {
+impl StateWrites {
     fn watch(dir: &Path) -> Result<Self> {
         let changes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
         inotify::add_watch(&changes, "/run/tracer/state", inotify::WatchFlags::MOVED_TO)?;
@@ -317,7 +321,7 @@ impl Kept {
 }
 
 #[test]
-fn a_client_has_so_many_events_and_none_that_persist() {
+fn a_client_has_a_limit_of_events_and_no_persistent_ones() {
     host::as_root(|| {
         let mirror = Mounted::start("user-flood")?;
         let dir = mirror.dir();
@@ -335,7 +339,7 @@ fn a_client_has_so_many_events_and_none_that_persist() {
         let state = text(Path::new("/run/tracer/state"), &state_name(dir))?;
         ensure!(!state.contains("flood_"), "{state}");
         let (data, word) = (Data::open(dir)?, Word::default());
-        let kept = Kept::watch(dir)?;
+        let kept = StateWrites::watch(dir)?;
         let since = Instant::now();
         let register = |number| {
             timed(|| in_step("register", data.register_first_age(&format!("root_{number} u32 a"))).map(drop))
@@ -344,7 +348,7 @@ fn a_client_has_so_many_events_and_none_that_persist() {
         let times = (0..roots).map(register).collect::<Result<Vec<_>>>()?;
         // The pending state is written by then.
         let took = since.elapsed();
-        std::thread::sleep(2 * KEEP_APART);
+        std::thread::sleep(2 * SAVE_INTERVAL);
         let last = format!("root_{} u32 a", roots - 1);
         ensure!(
             text(Path::new("/run/tracer/state"), &state_name(dir))?.contains(&last),
@@ -354,8 +358,8 @@ fn a_client_has_so_many_events_and_none_that_persist() {
         eprintln!("{roots} registrations of root's took {took:?}: {first:?} each, {last:?} of the last");
         eprintln!("meanwhile the state was kept {kept} times");
         ensure!(last <= 3 * first + host::patience(Duration::from_micros(200)), "{first:?}, then {last:?}");
-        // The state is written from time to time, independent of the number of registrations.
-        let most = took.as_millis() / KEEP_APART.as_millis() + 2;
+        // The state is written at intervals, independent of the number of registrations.
+        let most = took.as_millis() / SAVE_INTERVAL.as_millis() + 2;
         ensure!((1..=most.min(u128::from(roots / 4))).contains(&kept), "{kept} times in {took:?}");
         in_step("register", data.register("last u32 a", &word, 0, 0))?;
         set(dir, "events/user_events/last/enable", "1")?;
@@ -372,7 +376,7 @@ fn state_name(dir: &Path) -> String {
 }
 
 #[test]
-fn a_client_has_so_many_bytes_of_definitions() {
+fn a_client_has_a_limit_of_bytes_of_definitions() {
     host::as_root(|| {
         let mirror = Mounted::start("definitions")?;
         let dir = mirror.dir();
@@ -411,19 +415,19 @@ fn a_client_has_so_many_bytes_of_definitions() {
     });
 }
 
-/// What a client acquires until it is refused: the kind, the limit of one uid, the errno beyond the limit, and the
-/// daemon's name for it.
-const TAKEN: [(&str, u64, i32, &str); 4] = [
+/// The limited resources: the kind, the limit of one uid, the errno beyond the limit, and the daemon's name for the
+/// resource.
+const RESOURCES: [(&str, u64, i32, &str); 4] = [
     ("files", 1024, libc::EMFILE, "open files"),
     ("user_events_data", 256, libc::ENOMEM, "open user_events_data files"),
     ("reads", 64, libc::EAGAIN, "waiting reads"),
     ("spaces", 256, libc::ENOMEM, "address spaces with user events"),
 ];
 /// Number of requests beyond the limit.
-const TOO_MANY: u64 = 20;
+const EXCESS: u64 = 20;
 
 #[test]
-fn a_client_takes_what_it_may_have_and_root_is_served() {
+fn a_client_reaches_its_limits_and_root_is_served() {
     host::as_root(|| {
         let mirror = Mounted::start("user-takes")?;
         let dir = mirror.dir();
@@ -432,13 +436,13 @@ fn a_client_takes_what_it_may_have_and_root_is_served() {
             fs::set_permissions(dir.join(file), fs::Permissions::from_mode(0o644))?;
         }
         let path = dir.to_str().context("a path")?;
-        // The clients' readers do not receive what is written here.
+        // The clients' readers do not receive the marks of this instance.
         let own = mirror.instance("own")?;
-        for (index, (what, most, errno, _)) in TAKEN.into_iter().enumerate() {
-            let mut client = Client::start(USER, &["take", what, path, &(most + TOO_MANY).to_string()])?;
+        for (index, (what, most, errno, _)) in RESOURCES.into_iter().enumerate() {
+            let mut client = Client::start(USER, &["take", what, path, &(most + EXCESS).to_string()])?;
             let line = client.line()?;
             eprintln!("{what}: {line}");
-            ensure!(line == format!("taken {most} refused {TOO_MANY} errnos {{{errno}}}"), "{what}: {line}");
+            ensure!(line == format!("taken {most} refused {EXCESS} errnos {{{errno}}}"), "{what}: {line}");
             // Root opens files, waits for records, and registers events.
             let since = Instant::now();
             ensure!(text(dir, "tracing_on")? == "1\n");
@@ -459,7 +463,7 @@ fn a_client_takes_what_it_may_have_and_root_is_served() {
                 "{what}: {:?}",
                 since.elapsed()
             );
-            // The client's end releases what it had.
+            // The end of the client releases its resources.
             drop(client);
             let end = Instant::now() + host::patience(Duration::from_secs(5));
             while !Client::start(USER, &["take", what, path, "1"])?.line()?.starts_with("taken 1 ") {
@@ -467,7 +471,7 @@ fn a_client_takes_what_it_may_have_and_root_is_served() {
             }
         }
         let outcome = mirror.stop()?.success()?;
-        for (what, _, _, name) in TAKEN {
+        for (what, _, _, name) in RESOURCES {
             let said = format!("uid {USER} is refused more {name}:");
             let lines = outcome.stderr.lines().filter(|line| line.contains(&said)).count();
             ensure!(lines == 1, "{what}: {lines} lines in {}", outcome.stderr);
@@ -534,7 +538,7 @@ fn a_killed_helper_is_replaced_and_nothing_is_forgotten() {
     });
 }
 
-/// How long a program that replaced another watches its pages: a stray write happens soon.
+/// Time for which a newly executed program checks its pages. A stray write happens soon.
 ///
 /// A daemon that opens `/proc/TID/mem` only when it writes makes a stray write once in 30,000 to 90,000 races, so a
 /// single run may miss it.
@@ -546,7 +550,7 @@ fn no_race_writes_into_another_address_space() {
         let mirror = Mounted::start("user-races")?;
         let dir = mirror.dir();
         let path = dir.to_str().context("a path")?;
-        // Each race includes a watch, which takes most of the time.
+        // Each race includes a check of [`WATCH`], which takes most of the time.
         let races = u64::from(host::share(if host::part() > 1 { 25_000 } else { 100_000 }));
         let (data, word) = (Data::open(dir)?, Word::default());
         in_step("register", data.register("raced u32 a", &word, 0, 0))?;

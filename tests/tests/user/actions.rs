@@ -1,5 +1,5 @@
-//! Filters, triggers, histograms and event probes on the events of programs: a user event, an event at a place in a
-//! program, a uprobe. This test is the program, so the counts are known.
+//! Filters, triggers, histograms and event probes on the events of programs: a user event, a program event, a uprobe.
+//! This test is the program, so the counts are known.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -39,8 +39,7 @@ fn counted(dir: &Path, event: &str, hits: u64) -> Result<Vec<String>> {
     }
 }
 
-/// Tests an event whose field counts up from 0 with each hit, given its directory and the field's name; `hit` hits
-/// it.
+/// Tests an event with a field that counts up from 0 with each hit. `event` is its directory, and `hit` hits it.
 fn acts(dir: &Path, event: &str, field: &str, hit: &dyn Fn(u64)) -> Result<()> {
     let file = |name: &str| format!("events/{event}/{name}");
     let append = |name: &str, line: &str| {
@@ -67,7 +66,7 @@ fn acts(dir: &Path, event: &str, field: &str, hit: &dyn Fn(u64)) -> Result<()> {
     set(dir, &file("filter"), "0")?;
     set(dir, "trace", "")?;
 
-    // A histogram with a condition, beside the event's own records.
+    // A histogram with a condition, while the event itself is recorded.
     append(&file("trigger"), &format!("hist:keys={field}:vals=hitcount:sort={field} if {field} < 3"))?;
     hits();
     hits();

@@ -1,8 +1,8 @@
-//! User events of the mirror beside the kernel's own: the same requests, writes and processes on both, with the same
-//! results, files, bits and records.
+//! Compares user events of the mirror with the kernel's own: the same requests, writes and processes must have the
+//! same results, files, bits and records.
 //!
-//! Debian's kernels lack `CONFIG_USER_EVENTS`; `cargo xtask kernel` builds a kernel that has it, and `cargo xtask
-//! kernel --test` runs this test there.
+//! Debian's kernels lack `CONFIG_USER_EVENTS`. `cargo xtask kernel` builds a kernel with it, and `cargo xtask kernel
+//! --test` runs this test there.
 
 use std::fmt::{Debug, Write as _};
 use std::path::{Path, PathBuf};
@@ -238,7 +238,7 @@ fn random_fields(rng: &mut Rng) -> String {
     text
 }
 
-/// Registers a command in a file of its own and logs the results.
+/// Registers a command through a separate open file and logs the results.
 fn register(dir: &Path, log: &mut Log, name: &str, fields: &str) -> Result<()> {
     let command = if fields == "~" { name.to_owned() } else { format!("{name} {fields}") };
     let (data, word) = (Data::open(dir)?, Word::default());
@@ -263,7 +263,7 @@ fn register(dir: &Path, log: &mut Log, name: &str, fields: &str) -> Result<()> {
 }
 
 #[test]
-fn commands_are_taken_alike() {
+fn commands_are_accepted_alike() {
     compare("user-commands", 500, |dir, log| {
         for (number, fields) in FIELDS.iter().enumerate() {
             register(dir, log, &format!("fields{number}"), fields)?;
@@ -327,7 +327,7 @@ fn structures_are_checked_alike() {
             put(16, &command.to_ne_bytes());
             put(24, &u32::MAX.to_ne_bytes());
             put(28, &[tail as u8]);
-            let done = data.ask(REGISTER, structure.as_ptr().expose_provenance() as u64);
+            let done = data.ioctl(REGISTER, structure.as_ptr().expose_provenance() as u64);
             let what = format!(
                 "{number}: size {size} bit {bit} of {width} flags {flags} at {base}+{address} text {text} tail {tail}"
             );
@@ -339,20 +339,20 @@ fn structures_are_checked_alike() {
             back[5] = pick(&[0, 0, 0, 0, 1]) as u8;
             back[6..8].copy_from_slice(&(pick(&[0, 0, 0, 0, 1]) as u16).to_ne_bytes());
             back[8..16].copy_from_slice(&place.to_ne_bytes());
-            let asked = data.ask(UNREGISTER, back.as_ptr().expose_provenance() as u64);
+            let asked = data.ioctl(UNREGISTER, back.as_ptr().expose_provenance() as u64);
             log.add("back", (&back[..8], asked));
             if done.is_ok() && asked.is_err() {
                 back[..4].copy_from_slice(&16_u32.to_ne_bytes());
                 back[5..8].fill(0);
-                log.add("at last", data.ask(UNREGISTER, back.as_ptr().expose_provenance() as u64));
+                log.add("at last", data.ioctl(UNREGISTER, back.as_ptr().expose_provenance() as u64));
             }
         }
         for request in [0_u32, 0xc008_2a01, 0x4008_2a00, 0x4008_2a03, 0x8008_2a00, 0x5401] {
-            log.add(format!("{request:#x}"), data.ask(request, good.address()));
+            log.add(format!("{request:#x}"), data.ioctl(request, good.address()));
         }
         for request in [REGISTER, UNREGISTER] {
-            log.add(format!("{request:#x} of nowhere"), data.ask(request, 0));
-            log.add(format!("{request:#x} of no memory"), data.ask(request, none.address()));
+            log.add(format!("{request:#x} of nowhere"), data.ioctl(request, 0));
+            log.add(format!("{request:#x} of no memory"), data.ioctl(request, none.address()));
         }
         drop(data);
         await_gone(dir, "user_events/structure")?;
@@ -415,7 +415,7 @@ fn writes_are_answered_and_recorded_alike() {
         }
         log.add("trace", ());
         for line in bodies(&text(dir, "trace")?).into_iter().filter(|line| line.starts_with("w_")) {
-            // The text of a long record is the same wherever it ends.
+            // Long records end at different lengths, so only the start of the text is compared.
             log.add("record", line.chars().take(400).collect::<String>());
         }
         set(dir, "events/user_events/w_numbers/filter", "a == 1 && b > 5")?;
@@ -519,7 +519,7 @@ fn bits_holders_and_files_are_alike() {
         log.add("bits", (settles(word, 0), settles(second, 0)));
         log.add("on again", enable("user_events/one", "1"));
         log.add("bits", (word.get(), second.get()));
-        // The program changes other bits of its words meanwhile.
+        // The program has changed other bits of its words.
         log.add("unregister", [3, 31, 0].map(|bit| data.unregister(&word, bit)));
         log.add("bits", word.get());
         log.add("unregister", [7, 8, 9, 10, 11, 12].map(|bit| other.unregister(&second, bit)));
@@ -538,7 +538,7 @@ fn bits_holders_and_files_are_alike() {
 
 /// The files where the kernel's own programs look for tracefs.
 #[test]
-fn the_kernels_files_are_the_mirrors() {
+fn the_files_are_equal_to_the_kernels() {
     compare("user-files", 4, |dir, log| {
         let mode = |path: PathBuf| -> Result<u32> {
             use std::os::unix::fs::PermissionsExt as _;

@@ -58,7 +58,7 @@ fn field(line: &str, name: &str) -> Option<u32> {
 }
 
 #[test]
-fn an_event_lives_as_long_as_somebody_holds_it() {
+fn an_event_exists_as_long_as_it_is_held() {
     host::as_root(|| {
         let mirror = Mounted::start("user-events")?;
         let dir = mirror.dir();
@@ -101,7 +101,7 @@ fn an_event_lives_as_long_as_somebody_holds_it() {
         ensure!(word.get() == 1 << 3 | 1 << 5, "{:#x}", word.get());
         set(dir, "events/user_events/enable", "1")?;
         ensure!(word.get() == 0b1011_1000, "{:#x}", word.get());
-        // A child has a copy of the registration that stays up to date, and can end its own.
+        // A child has a copy of the registration, which the mirror updates. The child can unregister its copy.
         let code = in_child(|| {
             let mut failed = 0;
             let mut check = |number: i32, is: bool| failed |= i32::from(!is) << number;
@@ -161,7 +161,7 @@ fn an_event_lives_as_long_as_somebody_holds_it() {
 }
 
 #[test]
-fn the_first_age_has_a_page_of_bits() {
+fn the_first_interface_has_a_page_of_bits() {
     host::as_root(|| {
         let mirror = Mounted::start("user-events")?;
         let dir = mirror.dir();
@@ -169,7 +169,7 @@ fn the_first_age_has_a_page_of_bits() {
         let data = Data::open(dir)?;
         let (bit, index) = in_step("register", data.register_first_age("old:BPF_ITER u32 a"))?;
         ensure!((bit, index) == (1, 0) && !page.bit(bit), "{bit} {index}");
-        // While the event is off, writes are accepted and record nothing.
+        // While the event is disabled, writes are accepted but not recorded.
         ensure!(data.write(0, &[0; 4]) == Ok(8));
         for _ in 0..3 {
             set(dir, "events/user_events/old/enable", "1")?;
@@ -291,7 +291,7 @@ fn descriptors(pid: u32) -> usize {
 }
 
 #[test]
-fn of_a_crowd_nothing_is_lost_and_nothing_is_left() {
+fn many_clients_lose_no_record_and_leave_nothing() {
     host::as_root(|| {
         let mirror = Mounted::start("user-crowd")?;
         let dir = mirror.dir();
@@ -345,7 +345,7 @@ fn of_a_crowd_nothing_is_lost_and_nothing_is_left() {
         }
         ensure!(seen.is_empty(), "{seen:?}");
         set(dir, "events/user_events/enable", "0")?;
-        // All other programs with the events have ended, and then this test gives them up too.
+        // All other programs with the events have ended. Now this test unregisters them too.
         for name in 0..7 {
             in_step("unregister", holder.unregister(&word, name))?;
         }
@@ -359,7 +359,7 @@ fn of_a_crowd_nothing_is_lost_and_nothing_is_left() {
 }
 
 #[test]
-fn who_means_harm_harms_itself() {
+fn malicious_clients_harm_only_themselves() {
     host::as_root(|| {
         let mirror = Mounted::start("user-harm")?;
         let dir = mirror.dir();
@@ -397,7 +397,7 @@ fn who_means_harm_harms_itself() {
             }
         }
         ensure!(written > 0 && numbers.iter().copied().eq(0..written), "{written} written: {numbers:?}");
-        // The mirror still serves, and removes what the clients left.
+        // The mirror still serves, and removes the remaining events of the clients.
         let word = Word::default();
         in_step("register", data.register("after u64 x", &word, 0, 0))?;
         set(dir, "events/user_events/enable", "0")?;
@@ -431,7 +431,7 @@ fn a_killed_mirror_leaves_programs_alive() {
         ensure!(data.register("more u32 n", &word, 1, 0).is_err() && data.unregister(&word, 0).is_err());
         drop(data);
         drop(mirror);
-        // The next daemon knows nothing of it and accepts the same program.
+        // The next daemon has no state of the program and accepts its registrations.
         let mirror = Mounted::at(dir.clone())?;
         let (data, word) = (Data::open(&dir)?, Word::default());
         let index = in_step("register", data.register("left u32 n", &word, 0, 0))?;
@@ -442,7 +442,7 @@ fn a_killed_mirror_leaves_programs_alive() {
 }
 
 #[test]
-fn who_is_in_another_pid_namespace_is_told_as_well() {
+fn a_client_in_another_pid_namespace_is_updated() {
     const CHILD: &str = "TRACER_TESTS_USER_EVENTS_NAMESPACE";
     // Process 1 of its own pid namespace, or its child.
     if let Some(dir) = std::env::var_os(CHILD) {
@@ -463,7 +463,7 @@ fn who_is_in_another_pid_namespace_is_told_as_well() {
     host::as_root(|| {
         let mirror = Mounted::start("user-events")?;
         let dir = mirror.dir();
-        let own = host::test_name(module_path!(), "who_is_in_another_pid_namespace_is_told_as_well");
+        let own = host::test_name(module_path!(), "a_client_in_another_pid_namespace_is_updated");
         let ended = Command::new("unshare")
             .args(["--pid", "--fork"])
             .arg(std::env::current_exe()?)
@@ -478,8 +478,8 @@ fn who_is_in_another_pid_namespace_is_told_as_well() {
 }
 
 #[test]
-fn a_client_that_forks_without_end_keeps_nobody_waiting() {
-    // The user nobody, which may register 4,096 addresses.
+fn a_client_that_forks_endlessly_blocks_no_other_client() {
+    // User id of nobody. A user may register 4,096 addresses.
     const USER: u32 = 65_534;
     const ADDRESSES: u32 = 2000;
     host::as_root(|| {
@@ -539,7 +539,7 @@ fn a_client_that_forks_without_end_keeps_nobody_waiting() {
 }
 
 #[test]
-fn all_threads_of_a_process_have_what_one_asked_for() {
+fn a_registration_covers_all_threads_of_a_process() {
     host::as_root(|| {
         let mirror = Mounted::start("user-threads")?;
         let dir = mirror.dir().to_owned();

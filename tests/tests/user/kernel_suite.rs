@@ -2,7 +2,7 @@
 //! (status page). Each runs in `tracer exec`, which places the mirror where they look for tracefs.
 //!
 //! Their sources come from Debian's `linux-source` packages and are not part of the repository: `cargo xtask test`
-//! unpacks them (`TRACER_KERNEL_PROGRAMS`), or a package is installed. `perf_test` is left out: it passes the event's
+//! unpacks them (`TRACER_KERNEL_PROGRAMS`), or a package is installed. `perf_test` is omitted: it passes the event's
 //! id to perf_event_open(2), and the kernel has no event with that id.
 
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ fn unpacked(version: &Version) -> Result<Option<PathBuf>> {
         eprintln!("skipped: no cc, or neither TRACER_KERNEL_PROGRAMS nor {archive}");
         return Ok(None);
     }
-    let below = host::kept_dir()?;
+    let below = host::cache_dir()?;
     let dir = below.join(format!("user_events-{}", version.name));
     if !dir.join(SAMPLE).is_file() {
         let whole = below.join(format!("user_events-{}-{}", version.name, std::process::id()));
@@ -153,7 +153,7 @@ const STEPS: &str = r#"
 fn sample(program: &Path) -> Result<()> {
     let dir = program.with_extension(format!("steps-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
-    // No step takes long; a sample that never asks for a key would block the test.
+    // No step takes long, but a sample that never reads a key would block the test.
     let mut limited = Command::new("timeout");
     limited.arg("120").arg(host::binary("tracer", "TRACER_BIN")?).args(["exec", "--", "sh", "-c", STEPS]);
     let output = limited.arg(program).arg(&dir).output()?;

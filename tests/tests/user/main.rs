@@ -11,8 +11,8 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::Result;
 use tracer_tests::host;
 
-/// Runs a test that hits the events of this program. They belong to its file, whichever process runs it, so one test
-/// at a time hits them.
+/// Runs a test that hits the events of this program. A probe sees the hits of every process that runs this file, so
+/// one test at a time runs.
 fn run(test: impl FnOnce() -> Result<()>) {
     static HITTING: Mutex<()> = Mutex::new(());
     let _alone = HITTING.lock().unwrap_or_else(PoisonError::into_inner);

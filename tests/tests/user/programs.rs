@@ -1,5 +1,5 @@
-//! Events that a program defines itself (crate `tracer-events`), traced by probes at their places. This test is the
-//! program: its file has the notes, and its hits are known.
+//! Events that a program defines (crate `tracer-events`), traced by probes at their sites. This test is the program:
+//! its file has the notes, and its hits are known.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ fn record() -> Result<Tracer> {
 }
 
 #[test]
-fn a_recording_shows_what_the_events_say() {
+fn a_recording_shows_the_text_of_the_events() {
     run(|| {
         ensure!(!trace_sched_wakeup_enabled(), "somebody traces it before anybody does");
         let running = record()?.start()?;
@@ -118,7 +118,7 @@ fn filters_see_every_kind_of_field() {
 }
 
 #[test]
-fn errors_are_told() {
+fn errors_are_reported() {
     run(|| {
         let refused = |arguments: &[&str]| -> Result<String> {
             let outcome = Tracer::record()?.args(arguments).run()?;
@@ -148,7 +148,7 @@ fn comparable(format: &str) -> Vec<String> {
         .map(|line| {
             let line =
                 if line.contains("char") { line.replace("signed:1", "signed:0") } else { line.to_owned() };
-            // Flags of which the kernel's macros have more, or which they write differently.
+            // Omits flags, because the kernel's macros have more of them or write them differently.
             let line = line.replace("(1UL << ", "1 << ").replace("), \"", ", \"");
             line.split(", { 1 << ").next().unwrap_or_default().to_owned()
         })
@@ -231,7 +231,7 @@ fn arm(dir: &Path) -> Result<()> {
 }
 
 #[test]
-fn the_mirror_has_them_like_any_other_event() {
+fn the_mirror_has_events_of_programs_like_any_other_event() {
     run(|| {
         let mounted = Mounted::start("programs")?;
         let dir = mounted.dir();
@@ -331,7 +331,7 @@ fn said_by_fields(round: u32) -> Vec<String> {
 }
 
 #[test]
-fn user_events_take_the_same_records() {
+fn user_events_accept_the_same_records() {
     const CHILD: &str = "TRACER_TESTS_PROGRAM_EVENTS_USER";
     // In a separate process: a registration lasts until the process ends.
     if let Some(dir) = std::env::var_os(CHILD) {
@@ -351,7 +351,7 @@ fn user_events_take_the_same_records() {
         assert_eq!(plain, (0..4).flat_map(said_by_fields).collect::<Vec<_>>());
         assert_eq!(whole.len(), 4);
         for (round, line) in whole.iter().enumerate() {
-            // The texts are right although padding is omitted and data words are moved.
+            // The texts are correct although padding is omitted and data words are adjusted.
             assert!(
                 line.contains(&format!(" big=-{} ", round + 1)) && line.contains(" text=some text "),
                 "{line}"
@@ -368,7 +368,7 @@ fn user_events_take_the_same_records() {
             return Ok(());
         }
         let ended = Command::new(own_file())
-            .args(["--exact", &host::test_name(module_path!(), "user_events_take_the_same_records")])
+            .args(["--exact", &host::test_name(module_path!(), "user_events_accept_the_same_records")])
             .env(CHILD, dir)
             .output()?;
         ensure!(
@@ -409,7 +409,7 @@ fn a_program_that_starts_later_is_traced() {
 }
 
 #[test]
-fn broken_notes_are_refused_or_left_out() {
+fn invalid_notes_are_refused_or_omitted() {
     let mut file = std::fs::read(own_file()).unwrap();
     let whole = program::events(&file).unwrap();
     assert_eq!(whole.len(), 6);

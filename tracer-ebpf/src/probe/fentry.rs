@@ -1,5 +1,5 @@
-//! The entry and the exit of a kernel function, by BPF trampoline. The context is the arguments, a `u64` each, followed at
-//! the exit by the return value.
+//! The entry and the exit of a kernel function, by BPF trampoline. The context holds the arguments, a `u64` each. At
+//! the exit the return value follows them.
 
 use aya_ebpf::{
     EbpfContext,

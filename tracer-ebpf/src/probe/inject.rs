@@ -6,8 +6,8 @@ use core::ffi::c_void;
 
 use crate::emit::{Origin, hit};
 
-/// Passes the record through the event's triggers and filter into the ring buffer. This kind of program cannot record a
-/// stack, so the caller performs the actions in the result, bits of [`tracer_abi::asked`].
+/// Passes the record through the event's triggers and filter into the ring. This kind of program cannot record a
+/// stack, so the caller performs the actions in the result, bits of [`tracer_abi::requested`].
 #[unsafe(link_section = "raw_tp")]
 #[unsafe(no_mangle)]
 pub extern "C" fn inject(ctx: *mut c_void) -> i32 {

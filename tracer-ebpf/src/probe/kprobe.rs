@@ -1,5 +1,5 @@
-//! An instruction of the kernel, by perf kprobe, and the return of a kernel function, by perf kretprobe. The context is the
-//! registers. The programs always return 0, so that the perf event of the hook takes no sample.
+//! An instruction of the kernel, by perf kprobe, and the return of a kernel function, by perf kretprobe. The context
+//! holds the registers. The programs always return 0, so that the perf event of the hook takes no sample.
 
 use aya_ebpf::{
     EbpfContext,

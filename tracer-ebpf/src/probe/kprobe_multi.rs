@@ -1,4 +1,4 @@
-//! Entries or returns of many kernel functions at once, by fprobe: the context is the registers.
+//! Entries or returns of many kernel functions at once, by fprobe. The context holds the registers.
 
 use aya_ebpf::{EbpfContext, macros::kprobe, programs::ProbeContext};
 

@@ -1,5 +1,5 @@
-//! One template per probe kind. A file has the name of its counterpart in `tracer_user::attach` and contains the probe
-//! kinds that share it: the entry and the return of a function.
+//! One template per probe kind. A file has the name of its counterpart in `tracer_user::attach`. It contains the
+//! entry and the return of a function where that file handles both.
 
 mod fentry;
 mod inject;

@@ -1,5 +1,5 @@
-//! A raw tracepoint: the context is the tracepoint's arguments, a `u64` each. It is also the target of tail calls from
-//! the syscall dispatchers.
+//! A raw tracepoint. The context holds the tracepoint's arguments, a `u64` each. The syscall dispatchers tail-call
+//! this program.
 
 use aya_ebpf::{EbpfContext, macros::raw_tracepoint, programs::RawTracePointContext};
 

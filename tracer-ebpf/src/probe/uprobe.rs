@@ -1,6 +1,6 @@
-//! An instruction of a user-space file, by perf uprobe, and the return of a function there, by perf uretprobe. The context
-//! is the user-space registers. The kernel may preempt the programs and run them again for another thread on the same
-//! CPU. They always return 0, so that the perf event of the hook takes no sample.
+//! An instruction of a user-space file, by perf uprobe, and the return of a function there, by perf uretprobe. The
+//! context holds the user-space registers. The kernel may preempt the programs and run them again for another thread
+//! on the same CPU. They always return 0, so that the perf event of the hook takes no sample.
 
 use aya_ebpf::{
     EbpfContext,

@@ -12,20 +12,20 @@ use aya_ebpf::{
     programs::TracePointContext,
 };
 
-use crate::{ctx::peek, map::FOUND};
+use crate::{ctx::read_kernel, map::FOUND};
 
 /// The id of the requesting thread; the bytes from `__perf_regs` to `__preempt_count`; or, if not 0, the bytes from the
 /// start of the current `task_struct` to its `thread_info.preempt_count`. User space replaces the zeroes.
 #[unsafe(no_mangle)]
-static SEEK: [i64; 3] = [0; 3];
+static LOCATE: [i64; 3] = [0; 3];
 
 /// Stores `(address, count)` for the CPU it runs on.
 #[tracepoint]
-pub fn seek_context(ctx: TracePointContext) -> u32 {
+pub fn locate_context(ctx: TracePointContext) -> u32 {
     // SAFETY: elements of a static of plain integers.
     let (thread, distance, in_task) = unsafe {
-        let seek = (&raw const SEEK).cast::<i64>();
-        (seek.read_volatile(), seek.add(1).read_volatile(), seek.add(2).read_volatile())
+        let locate = (&raw const LOCATE).cast::<i64>();
+        (locate.read_volatile(), locate.add(1).read_volatile(), locate.add(2).read_volatile())
     };
     if bpf_get_current_pid_tgid() as u32 != thread as u32 {
         return 0;
@@ -33,13 +33,13 @@ pub fn seek_context(ctx: TracePointContext) -> u32 {
     // SAFETY: no arguments.
     if let Some(found) = FOUND.get(unsafe { bpf_get_smp_processor_id() }) {
         let address = if in_task == 0 {
-            let regs: u64 = peek(ctx.as_ptr() as u64);
+            let regs: u64 = read_kernel(ctx.as_ptr() as u64);
             regs.wrapping_add_signed(distance)
         } else {
             // SAFETY: no arguments.
             unsafe { bpf_get_current_task() }.wrapping_add_signed(in_task)
         };
-        let count: u32 = peek(address);
+        let count: u32 = read_kernel(address);
         // SAFETY: a looked-up map value is valid for the program's run.
         unsafe { found.write([address, u64::from(count)]) };
     }

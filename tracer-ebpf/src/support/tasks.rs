@@ -11,7 +11,7 @@ use aya_ebpf::{
 use tracer_abi::{TASKS_LOST, TaskEvent, task_event};
 
 use crate::{
-    ctx::peek,
+    ctx::read_kernel,
     map::{TASK_RING, TASKS},
 };
 
@@ -53,7 +53,7 @@ fn send(event: TaskEvent) -> bool {
     failed == 0
 }
 
-/// The time at which a process began to take part, if it does.
+/// The time at which a process began to take part; `None` if it does not.
 #[inline(always)]
 fn since(process: u32) -> Option<u64> {
     if process == TASKS_LOST {
@@ -77,14 +77,15 @@ pub fn tasks_fork(ctx: RawTracePointContext) -> i32 {
         return 0;
     }
     let (from, child): (u64, u64) = (ctx.arg(0), ctx.arg(1));
-    let process: u32 = peek(child + offset!(TASKS_TGID));
+    let process: u32 = read_kernel(child + offset!(TASKS_TGID));
     if process == parent {
         return 0;
     }
-    let (mm, its): (u64, u64) = (peek(from + offset!(TASKS_MM)), peek(child + offset!(TASKS_MM)));
+    let (mm, its): (u64, u64) =
+        (read_kernel(from + offset!(TASKS_MM)), read_kernel(child + offset!(TASKS_MM)));
     // SAFETY: no arguments.
     let time = unsafe { bpf_ktime_get_ns() };
-    // An entry under this id belongs to an ended process whose end was not seen.
+    // An entry under this id belongs to an ended process whose end the programs missed.
     TASKS.remove(process);
     if !TASKS.insert(process, time) {
         return 0;
@@ -121,8 +122,8 @@ pub fn tasks_exit(ctx: RawTracePointContext) -> i32 {
     let own = current();
     let Some(time) = since(own) else { return 0 };
     let task: u64 = ctx.arg(0);
-    let signal: u64 = peek(task + offset!(TASKS_SIGNAL));
-    let live: u32 = peek(signal + offset!(TASKS_LIVE));
+    let signal: u64 = read_kernel(task + offset!(TASKS_SIGNAL));
+    let live: u32 = read_kernel(signal + offset!(TASKS_LIVE));
     if live == 0 {
         gone(own, time);
     }

@@ -1,9 +1,9 @@
-//! Commands that make dynamic events, built piece by piece (kernel/trace/trace_dynevent.c).
+//! Commands that define dynamic events, built piece by piece (kernel/trace/trace_dynevent.c).
 //!
-//! A [`DyneventCmd`] has a bound, and its text stays below it: a byte is kept for the end that the kernel writes behind a
-//! string. What does not fit any more is `E2BIG`, and so is everything added from then on, however short. The kernel runs
-//! what was left of such a command, cut off where the bound is, when its caller takes no notice of the error; here it
-//! fails with `E2BIG` instead, as nobody can want the event that half a command makes.
+//! A [`DyneventCmd`] has a bound in bytes, which includes the kernel's NUL after the string. A piece that does not
+//! fit fails with `E2BIG`, and so does every later piece, however short. If the caller ignores the error, the kernel
+//! runs the truncated command. Here such a command fails with `E2BIG` instead, because half a command defines an
+//! unintended event.
 //!
 //! ```
 //! use tracer_user::api::{Errno, dynevent::*};
@@ -32,7 +32,7 @@ use rustix::io::Errno;
 /// The bound that fits every command (`MAX_DYNEVENT_CMD_LEN`), in bytes.
 pub const MAX_DYNEVENT_CMD_LEN: usize = 2048;
 
-/// What a command makes; functions for one kind refuse commands of another.
+/// The kind of event that a command defines. The functions for one kind refuse commands of another kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DyneventType {
     /// A synthetic event.
@@ -44,14 +44,14 @@ pub enum DyneventType {
 /// Runs a finished command.
 pub type DyneventCreateFn<'a> = dyn FnMut(&str) -> Result<(), Errno> + 'a;
 
-/// A command on its way.
+/// An unfinished command.
 pub struct DyneventCmd<'a> {
     text: String,
     bound: usize,
     overflowed: bool,
     kind: DyneventType,
     run_command: Box<DyneventCreateFn<'a>>,
-    /// Fields so far.
+    /// Number of fields so far.
     fields: usize,
 }
 
@@ -72,7 +72,7 @@ impl DyneventCmd<'_> {
         &self.text
     }
 
-    /// What it makes.
+    /// The kind of event that the command defines.
     pub fn kind(&self) -> DyneventType {
         self.kind
     }
@@ -85,7 +85,7 @@ impl DyneventCmd<'_> {
         if self.kind == kind { Ok(()) } else { Err(Errno::INVAL) }
     }
 
-    /// Counts one more field, of so many at most.
+    /// Counts one more field, up to `most`.
     pub(super) fn one_more_of(&mut self, most: usize) -> Result<(), Errno> {
         self.fields += 1;
         if self.fields > most { Err(Errno::INVAL) } else { Ok(()) }
@@ -102,7 +102,7 @@ impl DyneventCmd<'_> {
     }
 }
 
-/// An argument of a command, with the character that follows it.
+/// An argument of a command, with the character after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DyneventArg<'a> {
     /// The argument.
@@ -118,21 +118,21 @@ pub struct DyneventArgPair<'a> {
     pub lhs: &'a str,
     /// The second half.
     pub rhs: &'a str,
-    /// What stands between them.
+    /// The character between them.
     pub operator: char,
-    /// What follows them.
+    /// The character after them.
     pub separator: char,
 }
 
-/// Looks at an argument before it is added; what it refuses is not added.
+/// Checks an argument before it is added. A refused argument is not added.
 pub type DyneventCheckArgFn<A> = fn(&A) -> Result<(), Errno>;
 
-/// A NUL stands for the default, a blank.
+/// NUL selects the default, a blank.
 fn or_blank(given: char) -> char {
     if given == '\0' { ' ' } else { given }
 }
 
-/// Begins a command whose text, with the byte that ends it, has `maxlen` bytes at most, and that `run_command` is to run.
+/// Begins a command of at most `maxlen` bytes, including the NUL, that `run_command` will run.
 pub fn dynevent_cmd_init<'a>(
     maxlen: usize,
     kind: DyneventType,
@@ -148,12 +148,12 @@ pub fn dynevent_cmd_init<'a>(
     }
 }
 
-/// An empty argument with a separator; a NUL stands for a blank.
+/// An empty argument with a separator; NUL selects a blank.
 pub fn dynevent_arg_init<'a>(separator: char) -> DyneventArg<'a> {
     DyneventArg { str: "", separator: or_blank(separator) }
 }
 
-/// An empty pair with an operator and a separator; a NUL stands for a blank.
+/// An empty pair with an operator and a separator; NUL selects a blank.
 pub fn dynevent_arg_pair_init<'a>(operator: char, separator: char) -> DyneventArgPair<'a> {
     DyneventArgPair { lhs: "", rhs: "", operator: or_blank(operator), separator: or_blank(separator) }
 }
@@ -161,7 +161,7 @@ pub fn dynevent_arg_pair_init<'a>(operator: char, separator: char) -> DyneventAr
 /// Adds a blank, the argument and its separator.
 ///
 /// # Errors
-/// What `check_arg` says, or `E2BIG` past the bound.
+/// The error of `check_arg`, or `E2BIG` past the bound.
 pub fn dynevent_arg_add<'a>(
     cmd: &mut DyneventCmd<'_>,
     arg: &DyneventArg<'a>,
@@ -196,10 +196,10 @@ pub fn dynevent_str_add(cmd: &mut DyneventCmd<'_>, str: &str) -> Result<(), Errn
     cmd.append(str)
 }
 
-/// Runs the command: makes the event.
+/// Runs the command, which defines the event.
 ///
 /// # Errors
-/// What the command comes to, or `E2BIG` for one that went past its bound.
+/// The error of the command, or `E2BIG` for a command that exceeded its bound.
 pub fn dynevent_create(cmd: &mut DyneventCmd<'_>) -> Result<(), Errno> {
     if cmd.overflowed {
         return Err(Errno::TOOBIG);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_put_together_as_the_kernel_does() {
+    fn pieces_are_joined_as_in_the_kernel() {
         let mut cmd = quiet(MAX_DYNEVENT_CMD_LEN);
         dynevent_str_add(&mut cmd, "schedtest").unwrap();
         let mut pair = dynevent_arg_pair_init('\0', ';');
@@ -251,13 +251,13 @@ mod tests {
     }
 
     #[test]
-    fn past_the_bound_nothing_is_taken_any_more() {
+    fn past_the_bound_every_piece_is_refused() {
         let ran = std::cell::Cell::new(0);
         let mut cmd = dynevent_cmd_init(8, DyneventType::Synth, |_| {
             ran.set(ran.get() + 1);
             Ok(())
         });
-        // Seven bytes and the one that ends them fit into eight.
+        // Seven bytes and the NUL fit into eight.
         dynevent_str_add(&mut cmd, "1234567").unwrap();
         dynevent_create(&mut cmd).unwrap();
         assert_eq!(dynevent_str_add(&mut cmd, "8"), Err(Errno::TOOBIG));
@@ -270,14 +270,14 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_of_eight_takes_no_eighth_byte_at_once() {
+    fn a_bound_of_eight_refuses_eight_bytes_at_once() {
         let mut cmd = quiet(8);
         assert_eq!(dynevent_str_add(&mut cmd, "12345678"), Err(Errno::TOOBIG));
         assert_eq!(dynevent_str_add(&mut cmd, "1"), Err(Errno::TOOBIG));
     }
 
     #[test]
-    fn what_running_comes_to_is_told() {
+    fn the_error_of_running_is_returned() {
         let mut cmd = dynevent_cmd_init(8, DyneventType::Kprobe, |text| {
             if text == "good" { Ok(()) } else { Err(Errno::EXIST) }
         });

@@ -1,10 +1,10 @@
-//! Events of an instance, to be turned on and emitted (kernel/trace/trace_events.c).
+//! Events of an instance, to enable and emit (kernel/trace/trace_events.c).
 
 use rustix::io::Errno;
 
 use super::place::{Held, Place};
 
-/// An instance: what the kernel calls a trace array.
+/// An instance, which the kernel calls a trace array.
 #[derive(Clone)]
 pub struct TraceArray<'a> {
     place: &'a dyn Place,
@@ -12,12 +12,12 @@ pub struct TraceArray<'a> {
 }
 
 impl<'a> TraceArray<'a> {
-    /// An instance by its name, or the top one.
+    /// The instance of this name; `None` names the top instance.
     pub fn named(place: &'a dyn Place, name: Option<&str>) -> Self {
         Self { place, name: name.map(str::to_owned) }
     }
 
-    /// Its name; none for the top one.
+    /// Its name; `None` for the top instance.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
@@ -29,8 +29,8 @@ impl std::fmt::Debug for TraceArray<'_> {
     }
 }
 
-/// An event of an instance, held until it is put back: its instance cannot be removed meanwhile, nor, in a mirror of this
-/// process, the event be deleted.
+/// A reference to an event of an instance. Until it is dropped, the instance cannot be removed. In a mirror of this
+/// process, the event cannot be deleted either.
 #[derive(Debug)]
 pub struct TraceEventFile<'a> {
     tr: TraceArray<'a>,
@@ -40,7 +40,7 @@ pub struct TraceEventFile<'a> {
 }
 
 impl<'a> TraceEventFile<'a> {
-    /// Its instance.
+    /// The event's instance.
     pub fn tr(&self) -> &TraceArray<'a> {
         &self.tr
     }
@@ -55,10 +55,10 @@ impl<'a> TraceEventFile<'a> {
     }
 }
 
-/// Takes hold of an event in an instance, or in the top one.
+/// Acquires an event of an instance; `None` names the top instance.
 ///
 /// # Errors
-/// `ENOENT` without such an instance, `EINVAL` without such an event.
+/// `ENOENT` if the instance does not exist, `EINVAL` if the event does not exist.
 pub fn trace_get_event_file<'a>(
     place: &'a dyn Place,
     instance: Option<&str>,
@@ -70,15 +70,15 @@ pub fn trace_get_event_file<'a>(
     Ok(TraceEventFile { tr, system: system.to_owned(), event: event.to_owned(), held })
 }
 
-/// Gives an event back, as dropping it does.
+/// Releases an event, as dropping it does.
 pub fn trace_put_event_file(file: TraceEventFile<'_>) {
     drop(file);
 }
 
-/// Turns events of an instance on or off: one, all of a system, those of a name in all systems, or all.
+/// Enables or disables events of an instance: one, all of a system, those of a name in all systems, or all.
 ///
 /// # Errors
-/// `ENOENT` without such an instance, `EINVAL` when there is none of them.
+/// `ENOENT` if the instance does not exist, `EINVAL` if no event matches.
 pub fn trace_array_set_clr_event(
     tr: &TraceArray<'_>,
     system: Option<&str>,

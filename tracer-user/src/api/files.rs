@@ -1,4 +1,4 @@
-//! Events of a mirror that runs, or of the kernel's own tracefs, by their files.
+//! Events of a running mirror or of the kernel's tracefs, accessed through their files.
 
 use std::{
     fs::File,
@@ -19,19 +19,19 @@ use crate::event::{
     synthetic::{SYSTEM, Value},
 };
 
-/// The directory that a mirror, or tracefs, is mounted on.
+/// The mount point of a mirror or of tracefs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
     root: PathBuf,
 }
 
-/// An event, held by an open file of its own: as long as it is open its instance stays. Whoever deletes the event makes
-/// further calls fail with `ENODEV`.
+/// An event of an instance. An open file prevents the removal of the instance. If the event is deleted, further calls
+/// fail with `ENODEV`.
 #[derive(Debug)]
 struct OpenEvent {
     dir: PathBuf,
     enable: File,
-    /// Takes values; of synthetic events only.
+    /// Accepts values; synthetic events only.
     values: Option<File>,
 }
 
@@ -45,7 +45,8 @@ impl Held for OpenEvent {
     fn is_recording(&self) -> Result<bool, Errno> {
         // The event's directory is INSTANCE/events/SYSTEM/EVENT.
         let instance = self.dir.ancestors().nth(3).ok_or(Errno::INVAL)?;
-        let state = std::fs::read(instance.join("tracing_on")).map_err(|error| gone(errno(&error)))?;
+        let state = std::fs::read(instance.join("tracing_on"))
+            .map_err(|error| not_found_as_no_device(errno(&error)))?;
         Ok(state.starts_with(b"1"))
     }
 
@@ -53,7 +54,8 @@ impl Held for OpenEvent {
         if self.values.is_none() {
             return Err(Errno::INVAL);
         }
-        let text = std::fs::read_to_string(self.dir.join("format")).map_err(|error| gone(errno(&error)))?;
+        let text = std::fs::read_to_string(self.dir.join("format"))
+            .map_err(|error| not_found_as_no_device(errno(&error)))?;
         Format::parse(SYSTEM, &text).map(|format| fields(&format)).map_err(|_| Errno::IO)
     }
 
@@ -64,7 +66,7 @@ impl Held for OpenEvent {
             wire::encode(&mut bytes, value);
         }
         if bytes.is_empty() {
-            // A write of nothing goes nowhere; there is no event without fields.
+            // An empty write has no effect, but every event has fields.
             return if self.is_on()? { Err(Errno::INVAL) } else { Ok(()) };
         }
         let done = file.write(&bytes).map_err(|error| errno(&error))?;
@@ -72,8 +74,8 @@ impl Held for OpenEvent {
     }
 }
 
-/// What is not there any more.
-fn gone(errno: Errno) -> Errno {
+/// The error of accessing an event, with `ENOENT` replaced by `ENODEV`.
+fn not_found_as_no_device(errno: Errno) -> Errno {
     if errno == Errno::NOENT { Errno::NODEV } else { errno }
 }
 
@@ -81,22 +83,22 @@ fn errno(error: &std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }
 
-/// Writes to a file without emptying it first.
+/// Writes to a file without truncating it first.
 fn append(file: &Path, text: &str) -> Result<(), Errno> {
     let mut file = File::options().append(true).open(file).map_err(|error| errno(&error))?;
-    // One write: a file of the tree takes it as one command.
+    // A file of the mirror runs one write as one command.
     let done = file.write(text.as_bytes()).map_err(|error| errno(&error))?;
     if done < text.len() { Err(Errno::INVAL) } else { Ok(()) }
 }
 
-/// A name that is one component of a path.
+/// Checks that a name is one component of a path.
 fn component(name: &str) -> Option<&str> {
     let plain = !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0']);
     plain.then_some(name)
 }
 
 impl Files {
-    /// The events below a directory such as `/sys/kernel/tracing`.
+    /// Accesses the events below a directory such as `/sys/kernel/tracing`.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }

@@ -22,21 +22,21 @@ use super::{
     place::Place,
 };
 
-/// Arguments of a probe at most (`MAX_TRACE_ARGS`).
+/// Maximum number of arguments of a probe (`MAX_TRACE_ARGS`).
 pub const MAX_TRACE_ARGS: usize = 128;
 
-/// Begins a command that makes a kprobe event.
+/// Begins a command that defines a kprobe event.
 pub fn kprobe_event_cmd_init(place: &dyn Place, maxlen: usize) -> DyneventCmd<'_> {
     dynevent_cmd_init(maxlen, DyneventType::Kprobe, |text| place.run(DyneventType::Kprobe, text))
 }
 
-/// Names a kprobe event of the group `kprobes`, where it is to sit, and its first fields.
+/// Sets the name of a kprobe event in the group `kprobes`, the location of the probe, and the first fields.
 ///
-/// The kernel cuts a name of more than 53 characters short; here it is taken as it is, and refused when the command is run
-/// where no event may have it.
+/// The kernel truncates a name of more than 53 characters. Here the name stays, and running the command fails if it
+/// is too long for an event.
 ///
 /// # Errors
-/// `EINVAL` for a command of another kind, an empty place, or too many fields; `E2BIG` past the bound.
+/// `EINVAL` for a command of another kind, an empty location, or too many fields; `E2BIG` past the bound.
 pub fn kprobe_event_gen_cmd_start(
     cmd: &mut DyneventCmd<'_>,
     name: &str,
@@ -46,7 +46,7 @@ pub fn kprobe_event_gen_cmd_start(
     start(cmd, 'p', name, loc, fields)
 }
 
-/// The same for a probe at a function's return.
+/// Like [`kprobe_event_gen_cmd_start`], for a probe at a function's return.
 ///
 /// # Errors
 /// As for [`kprobe_event_gen_cmd_start`].
@@ -71,7 +71,7 @@ fn start(cmd: &mut DyneventCmd<'_>, kind: char, name: &str, loc: &str, fields: &
     kprobe_event_add_fields(cmd, fields)
 }
 
-/// Adds fields, in order. Those before one that does not fit stay.
+/// Adds fields, in order. If one does not fit, the fields before it remain.
 ///
 /// # Errors
 /// As for [`kprobe_event_gen_cmd_start`].
@@ -94,15 +94,15 @@ pub fn kprobe_event_add_field(cmd: &mut DyneventCmd<'_>, field: &str) -> Result<
     kprobe_event_add_fields(cmd, &[field])
 }
 
-/// Makes the event.
+/// Defines the event.
 ///
 /// # Errors
-/// What the definition comes to, as a write of it to `kprobe_events`; `E2BIG` for a command that went past its bound.
+/// The errors of a write to `kprobe_events`; `E2BIG` for a command that exceeded its bound.
 pub fn kprobe_event_gen_cmd_end(cmd: &mut DyneventCmd<'_>) -> Result<(), Errno> {
     dynevent_create(cmd)
 }
 
-/// Makes the event.
+/// Defines the event.
 ///
 /// # Errors
 /// As for [`kprobe_event_gen_cmd_end`].
@@ -110,10 +110,10 @@ pub fn kretprobe_event_gen_cmd_end(cmd: &mut DyneventCmd<'_>) -> Result<(), Errn
     dynevent_create(cmd)
 }
 
-/// Deletes a kprobe event, or `GROUP/NAME`.
+/// Deletes the kprobe event `NAME` or `GROUP/NAME`.
 ///
 /// # Errors
-/// `ENOENT` without one, `EBUSY` while it is on or held.
+/// `ENOENT` if it does not exist, `EBUSY` while it is enabled or held.
 pub fn kprobe_event_delete(place: &dyn Place, name: &str) -> Result<(), Errno> {
     if name.contains(char::is_whitespace) {
         return Err(Errno::INVAL);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_the_kernels() {
+    fn commands_have_the_form_of_the_kernels() {
         let mut made = cmd();
         kprobe_event_gen_cmd_start(&mut made, "gen_kprobe_test", "do_sys_open", &["dfd=%ax"]).unwrap();
         kprobe_event_add_fields(&mut made, &["flags=%cx", "mode=+4($stack)"]).unwrap();

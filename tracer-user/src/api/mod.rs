@@ -1,12 +1,13 @@
 //! The public library: recording events, and the kernel's trace event API.
 //!
-//! - [`Recording`] does what `tracer record` does: it attaches to events with filters and probes, and returns an iterator of
-//!   typed [`Event`]s. Start at [`Recording::builder`].
-//! - The trace event API makes, deletes, enables and traces events, with the names and contracts that the kernel gives its own
-//!   code (Documentation/trace/events.rst, "In-kernel trace event API"). A list that ends with NULL in the kernel is a slice
-//!   here, an error number is the `Err` of a result, and a buffer with a length is a bound. A [`Place`] says where the events
-//!   are, such as the [`Files`] of a running mirror. [`dynevent`] builds the commands that make dynamic events, [`synth`] and
-//!   [`kprobe`] those of synthetic events and of kprobes; [`event_file`] enables events, and [`trace`] traces synthetic ones.
+//! - [`Recording`] does what `tracer record` does: it attaches to events with filters and probes, and returns an
+//!   iterator of typed [`Event`]s. Start at [`Recording::builder`].
+//! - The trace event API defines, deletes, enables and emits events, with the names and contracts that the kernel
+//!   gives its own code (Documentation/trace/events.rst, "In-kernel trace event API"). A NULL-terminated list of the
+//!   kernel is a slice here, an error number is the `Err` of a result, and a buffer with a length is a bound. A
+//!   [`Place`] gives access to the events, for example the [`Files`] of a running mirror. [`dynevent`] builds
+//!   commands that define dynamic events; [`synth`] and [`kprobe`] build those of synthetic and kprobe events.
+//!   [`event_file`] enables events, and [`trace`] emits synthetic ones.
 
 pub mod dynevent;
 pub mod event_file;

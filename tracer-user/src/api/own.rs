@@ -1,4 +1,4 @@
-//! Events of a mirror in this process, by the commands that its files go through as well.
+//! Events of a mirror in this process, accessed with the same commands as through its files.
 
 use std::cell::RefCell;
 
@@ -9,77 +9,87 @@ use super::{
     place::{Held, Place, SynthField, fields, line},
 };
 use crate::{
-    engine::{Command, Engine, instances::Selector, records::Writer},
+    engine::{Command, Engine, InstanceCommand, instances::Selector, records::Writer},
     event::{EventId, InstanceId, synthetic::Value},
     lang::{define::File, facts::Files},
 };
 
-/// An event that the mirror counts as in use: neither it nor its instance can go.
+/// An event with a reference in the mirror: neither it nor its instance can be removed.
 #[derive(Debug)]
 struct HeldEvent<'a> {
-    mirror: &'a RefCell<Engine>,
+    engine: &'a RefCell<Engine>,
     instance: InstanceId,
     event: EventId,
 }
 
 impl Held for HeldEvent<'_> {
     fn is_on(&self) -> Result<bool, Errno> {
-        Ok(self.mirror.borrow().status(self.instance).is_some_and(|status| status.takes_hits(self.event)))
+        Ok(self.engine.borrow().status(self.instance).is_some_and(|status| status.takes_hits(self.event)))
     }
 
     fn is_recording(&self) -> Result<bool, Errno> {
-        self.mirror.borrow().status(self.instance).map(|status| status.is_on()).ok_or(Errno::NODEV)
+        self.engine.borrow().status(self.instance).map(|status| status.is_on()).ok_or(Errno::NODEV)
     }
 
     fn fields(&self) -> Result<Vec<SynthField>, Errno> {
-        let mirror = self.mirror.borrow();
-        if !mirror.registry().synthetic().contains(self.event) {
+        let engine = self.engine.borrow();
+        if !engine.registry().synthetic().contains(self.event) {
             return Err(Errno::INVAL);
         }
-        mirror.registry().events().format(self.event, &mirror.facts).map(fields).ok_or(Errno::NODEV)
+        engine.registry().events().format(self.event, &engine.facts).map(fields).ok_or(Errno::NODEV)
     }
 
     fn emit(&self, values: &[Value<'_>]) -> Result<(), Errno> {
         let writer = Writer::of(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned());
-        self.mirror.borrow_mut().emit_in(self.instance, self.event, values, writer)
+        let emit = InstanceCommand::Emit { event: self.event, values, writer };
+        execute(&mut self.engine.borrow_mut(), &Command::Instance(self.instance, emit))
     }
 }
 
 impl Drop for HeldEvent<'_> {
     fn drop(&mut self) {
-        let mut mirror = self.mirror.borrow_mut();
-        mirror.release_event(self.event);
-        mirror.release(self.instance);
+        let mut engine = self.engine.borrow_mut();
+        engine.release_event(self.event);
+        engine.instances_mut().release(self.instance);
     }
 }
 
-fn find(mirror: &Engine, instance: Option<&str>) -> Result<InstanceId, Errno> {
-    instance.map_or(Ok(InstanceId::TOP), |name| mirror.find(name).ok_or(Errno::NOENT))
+/// Executes a command. This engine has no other front end, so the effects are discarded.
+fn execute(engine: &mut Engine, command: &Command<'_>) -> Result<(), Errno> {
+    let done = engine.execute(command);
+    drop(engine.take_effects());
+    done.map(drop).map_err(Errno::from)
+}
+
+fn find(engine: &Engine, instance: Option<&str>) -> Result<InstanceId, Errno> {
+    instance.map_or(Ok(InstanceId::TOP), |name| engine.instances().find(name).ok_or(Errno::NOENT))
 }
 
 impl Place for RefCell<Engine> {
     fn run(&self, kind: DyneventType, command: &str) -> Result<(), Errno> {
         let line = line(command)?;
-        match kind {
-            DyneventType::Synth => self.borrow_mut().define_synthetic(line.as_bytes()),
+        let files = Files::at_once();
+        let command = match kind {
+            DyneventType::Synth => Command::DefineSynthetic { text: line.as_bytes(), uid: 0 },
             DyneventType::Kprobe => {
-                self.borrow_mut().define(File::Kprobe, line.as_bytes(), &Files::at_once())
+                Command::Define { file: File::Kprobe, text: line.as_bytes(), files: &files, uid: 0 }
             }
-        }
+        };
+        execute(&mut self.borrow_mut(), &command)
     }
 
     fn hold(&self, instance: Option<&str>, system: &str, event: &str) -> Result<Box<dyn Held + '_>, Errno> {
-        let mut mirror = self.borrow_mut();
-        let instance = find(&mirror, instance)?;
-        let found = mirror
+        let mut engine = self.borrow_mut();
+        let instance = find(&engine, instance)?;
+        let found = engine
             .registry()
             .events()
             .find_system(system)
-            .and_then(|system| mirror.registry().events().find(system, event));
+            .and_then(|system| engine.registry().events().find(system, event));
         let event = found.ok_or(Errno::INVAL)?;
-        mirror.hold(instance)?;
-        mirror.hold_event(event);
-        Ok(Box::new(HeldEvent { mirror: self, instance, event }))
+        engine.instances_mut().hold(instance)?;
+        engine.hold_event(event);
+        Ok(Box::new(HeldEvent { engine: self, instance, event }))
     }
 
     fn set_events(
@@ -89,8 +99,9 @@ impl Place for RefCell<Engine> {
         event: Option<&str>,
         on: bool,
     ) -> Result<(), Errno> {
-        let mut mirror = self.borrow_mut();
-        let instance = find(&mirror, instance)?;
-        mirror.apply(instance, &Command::Events { which: Selector::of(system, event), on })
+        let mut engine = self.borrow_mut();
+        let instance = find(&engine, instance)?;
+        let events = InstanceCommand::Events { which: Selector::of(system, event), on };
+        execute(&mut engine, &Command::Instance(instance, events))
     }
 }

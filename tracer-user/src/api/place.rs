@@ -1,4 +1,4 @@
-//! Where events are made and emitted: in a mirror that runs, by its files ([`super::Files`]), or in one of this process
+//! Access to events: in a running mirror through its files ([`super::Files`]), or in a mirror of this process
 //! (`RefCell<Engine>`). The functions of the API are the same for both.
 
 use std::fmt;
@@ -8,24 +8,24 @@ use rustix::io::Errno;
 use super::dynevent::DyneventType;
 use crate::event::{Field, FieldClass, Format, synthetic::Value};
 
-/// A place of events.
+/// Access to the events of a mirror or of tracefs.
 pub trait Place {
     /// Runs a finished command of a kind.
     ///
     /// # Errors
-    /// The kernel's for that command.
+    /// The kernel's errors for that command.
     fn run(&self, kind: DyneventType, command: &str) -> Result<(), Errno>;
 
-    /// Takes hold of an event in an instance, or in the top one.
+    /// Acquires an event of an instance; `None` names the top instance.
     ///
     /// # Errors
-    /// `ENOENT` without such an instance, `EINVAL` without such an event.
+    /// `ENOENT` if the instance does not exist, `EINVAL` if the event does not exist.
     fn hold(&self, instance: Option<&str>, system: &str, event: &str) -> Result<Box<dyn Held + '_>, Errno>;
 
-    /// Turns events of an instance on or off; names match as they stand, and none means all.
+    /// Enables or disables events of an instance. Names match literally; `None` matches all.
     ///
     /// # Errors
-    /// `ENOENT` without such an instance, `EINVAL` when no event is meant.
+    /// `ENOENT` if the instance does not exist, `EINVAL` if no event matches.
     fn set_events(
         &self,
         instance: Option<&str>,
@@ -35,42 +35,42 @@ pub trait Place {
     ) -> Result<(), Errno>;
 }
 
-/// An event that somebody holds; dropped, it is given back.
+/// A reference to an event, released when it is dropped.
 pub trait Held: fmt::Debug {
-    /// Whether it is on, and no trigger has turned it off.
+    /// Whether it is enabled, and no trigger has disabled it.
     ///
     /// # Errors
-    /// `ENODEV` when it is gone.
+    /// `ENODEV` if it was deleted.
     fn is_on(&self) -> Result<bool, Errno>;
 
     /// Whether its instance records at the moment.
     ///
     /// # Errors
-    /// What reading that comes to.
+    /// The error of reading `tracing_on`.
     fn is_recording(&self) -> Result<bool, Errno>;
 
     /// The fields of a synthetic event.
     ///
     /// # Errors
-    /// `EINVAL` for an event that is not synthetic, `ENODEV` when it is gone.
+    /// `EINVAL` for an event that is not synthetic, `ENODEV` if it was deleted.
     fn fields(&self) -> Result<Vec<SynthField>, Errno>;
 
-    /// Traces a synthetic event, where it is on.
+    /// Emits a synthetic event, if it is enabled.
     ///
     /// # Errors
-    /// `EINVAL` for an event that is not synthetic, for values that are not its fields', and where nothing is recorded;
-    /// `ENODEV` when it is gone.
+    /// `EINVAL` for an event that is not synthetic, for values that do not match its fields, and while the instance
+    /// does not record; `ENODEV` if it was deleted.
     fn emit(&self, values: &[Value<'_>]) -> Result<(), Errno>;
 }
 
-/// What a synthetic event's field takes.
+/// The kind of value of a synthetic event's field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldKind {
     /// A number.
     Number,
-    /// A text of a given length.
+    /// A text of fixed length.
     Text,
-    /// A text of any length.
+    /// A text of variable length.
     DynText,
     /// A stack of addresses.
     Stack,
@@ -81,11 +81,11 @@ pub enum FieldKind {
 pub struct SynthField {
     /// Name.
     pub name: String,
-    /// What it takes.
+    /// The kind of its value.
     pub kind: FieldKind,
 }
 
-/// Fields by an event's format.
+/// The fields of a format.
 pub(super) fn fields(format: &Format) -> Vec<SynthField> {
     let kind = |field: &Field| match field.class {
         FieldClass::StaticString => FieldKind::Text,
@@ -96,8 +96,8 @@ pub(super) fn fields(format: &Format) -> Vec<SynthField> {
     format.fields.iter().map(|field| SynthField { name: field.name.clone(), kind: kind(field) }).collect()
 }
 
-/// A command on one line, for files that take lines: whitespace is whitespace to the kernel's splitting of commands, and
-/// what would begin a comment is in no definition that the kernel takes.
+/// Makes a command fit on one line. Whitespace of any kind separates words, so newlines become blanks. A command with
+/// a `#` would be cut there, and no valid definition has one.
 pub(super) fn line(command: &str) -> Result<String, Errno> {
     if command.contains(['#', '\0']) {
         return Err(Errno::INVAL);

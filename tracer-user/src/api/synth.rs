@@ -1,5 +1,5 @@
-//! Synthetic events: made in one step, by commands, and deleted (kernel/trace/trace_events_synth.c, section 7.1 of the
-//! document).
+//! Synthetic events: defining them in one step or piece by piece, and deleting them
+//! (kernel/trace/trace_events_synth.c, section 7.1 of the document).
 //!
 //! ```no_run
 //! use tracer_user::api::{Errno, Files, dynevent::MAX_DYNEVENT_CMD_LEN, synth::*};
@@ -32,17 +32,18 @@ use crate::event::synthetic::Member;
 /// A field: type and name (`struct synth_field_desc`).
 pub type SynthFieldDesc<'a> = (&'a str, &'a str);
 
-/// Begins a command that makes a synthetic event.
+/// Begins a command that defines a synthetic event.
 pub fn synth_event_cmd_init(place: &dyn Place, maxlen: usize) -> DyneventCmd<'_> {
     dynevent_cmd_init(maxlen, DyneventType::Synth, |text| place.run(DyneventType::Synth, text))
 }
 
-/// Names a synthetic event and its first fields; there may be none yet.
+/// Sets the name of a synthetic event and its first fields, if any.
 ///
-/// The kernel counts fields that are given here twice, so that it takes 32 of them; here it is 64 in all, as documented.
+/// The kernel counts the fields that are passed here twice and so accepts 32 of them. Here the limit is 64 in all, as
+/// documented.
 ///
 /// # Errors
-/// `EINVAL` for a command of another kind, a type that there is none of, or too many fields; `E2BIG` past the bound.
+/// `EINVAL` for a command of another kind, an unknown type, or too many fields; `E2BIG` past the bound.
 pub fn synth_event_gen_cmd_start(
     cmd: &mut DyneventCmd<'_>,
     name: &str,
@@ -51,7 +52,7 @@ pub fn synth_event_gen_cmd_start(
     synth_event_gen_cmd_array_start(cmd, name, fields)
 }
 
-/// The same; in the kernel one takes its fields as arguments and the other one as an array.
+/// Like [`synth_event_gen_cmd_start`]. In the kernel, one takes its fields as arguments and the other as an array.
 ///
 /// # Errors
 /// As for [`synth_event_gen_cmd_start`].
@@ -70,7 +71,7 @@ pub fn synth_event_gen_cmd_array_start(
     synth_event_add_fields(cmd, fields)
 }
 
-/// Whether there is such a type; what stands in brackets is looked at when the event is made.
+/// Checks that the type exists. The text in its brackets is checked when the event is defined.
 fn check_type(pair: &DyneventArgPair<'_>) -> Result<(), Errno> {
     let known = Member::new(String::new(), pair.lhs.to_owned(), |_| None).is_some();
     if known || pair.lhs.contains('[') { Ok(()) } else { Err(Errno::INVAL) }
@@ -91,7 +92,7 @@ pub fn synth_event_add_field(cmd: &mut DyneventCmd<'_>, ty: &str, name: &str) ->
     cmd.one_more_of(SYNTH_FIELDS_MAX)
 }
 
-/// Adds a field as one text, `type name`, which is not looked at before the event is made.
+/// Adds a field as one text, `type name`, which is checked only when the event is defined.
 ///
 /// # Errors
 /// As for [`synth_event_gen_cmd_start`].
@@ -106,7 +107,7 @@ pub fn synth_event_add_field_str(cmd: &mut DyneventCmd<'_>, type_name: &str) -> 
     cmd.one_more_of(SYNTH_FIELDS_MAX)
 }
 
-/// Adds fields, in order, up to one that is refused.
+/// Adds fields, in order, up to the first that is refused.
 ///
 /// # Errors
 /// As for [`synth_event_gen_cmd_start`].
@@ -114,15 +115,15 @@ pub fn synth_event_add_fields(cmd: &mut DyneventCmd<'_>, fields: &[SynthFieldDes
     fields.iter().try_for_each(|(ty, name)| synth_event_add_field(cmd, ty, name))
 }
 
-/// Makes the event.
+/// Defines the event.
 ///
 /// # Errors
-/// What the definition comes to, as a write of it to `synthetic_events`; `E2BIG` for a command that went past its bound.
+/// The errors of a write to `synthetic_events`; `E2BIG` for a command that exceeded its bound.
 pub fn synth_event_gen_cmd_end(cmd: &mut DyneventCmd<'_>) -> Result<(), Errno> {
     dynevent_create(cmd)
 }
 
-/// Makes an event of these fields.
+/// Defines an event with these fields.
 ///
 /// # Errors
 /// As for [`synth_event_gen_cmd_start`] and [`synth_event_gen_cmd_end`].
@@ -135,7 +136,7 @@ pub fn synth_event_create(place: &dyn Place, name: &str, fields: &[SynthFieldDes
 /// Deletes an event.
 ///
 /// # Errors
-/// `ENOENT` without one, `EBUSY` while it is on, held, or made by a histogram.
+/// `ENOENT` if it does not exist, `EBUSY` while it is enabled, held, or used by a histogram.
 pub fn synth_event_delete(place: &dyn Place, name: &str) -> Result<(), Errno> {
     if name.is_empty() || name.contains([' ', '\t', '\n', ';']) {
         return Err(Errno::NOENT);
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_the_kernels() {
+    fn commands_have_the_form_of_the_kernels() {
         let mut made = cmd();
         synth_event_gen_cmd_start(&mut made, "schedtest", &[("pid_t", "pid"), ("char[]", "comm")]).unwrap();
         synth_event_add_field_str(&mut made, "u64 ts").unwrap();
@@ -165,7 +166,7 @@ mod tests {
         for (ty, name) in [("", "a"), ("u64", ""), ("float", "a"), ("struct x", "a")] {
             assert_eq!(refused(ty, name), Err(Errno::INVAL), "{ty} {name}");
         }
-        // What stands in brackets is seen later.
+        // The text in brackets is checked later.
         assert_eq!(refused("char[x]", "a"), Ok(()));
         assert_eq!(synth_event_add_field_str(&mut cmd(), "float a"), Ok(()));
         let mut kprobe = dynevent_cmd_init(64, DyneventType::Kprobe, |_| Ok(()));

@@ -1,8 +1,9 @@
-//! Tracing synthetic events: in one call, or piece by piece (kernel/trace/trace_events_synth.c, section 7.2 of the document).
+//! Emitting synthetic events: in one call or piece by piece (kernel/trace/trace_events_synth.c, section 7.2 of the
+//! document).
 //!
-//! An event that is off, or that a trigger has turned off, takes no values and says nothing about it. One that is on goes
-//! through its filter and triggers in the instance that its file belongs to; where nothing is recorded there at the moment,
-//! that is `EINVAL`, as in the kernel.
+//! A disabled event, or one that a trigger has disabled, discards values without an error. An enabled event passes
+//! its filter and triggers in the instance that its file belongs to. As in the kernel, the call fails with `EINVAL`
+//! while that instance does not record.
 //!
 //! ```no_run
 //! use tracer_user::api::{Errno, Files, event_file::*, trace::*};
@@ -26,21 +27,21 @@ use super::{
 };
 pub use crate::event::synthetic::Value;
 
-/// `ENOTSUPP`, include/linux/errno.h, which user space has no name for.
+/// `ENOTSUPP` of include/linux/errno.h, which user space does not define.
 pub const ENOTSUPP: Errno = Errno::from_raw_os_error(524);
 
-/// Traces an event with one value a field, in order.
+/// Emits an event with one value for each field, in order.
 ///
-/// The kernel traces a record of whatever is in memory when the values are not as many as the fields; here there is none.
+/// If the number of values is wrong, the kernel records uninitialised memory. Here nothing is recorded.
 ///
 /// # Errors
-/// `EINVAL` when the values are not as many as the fields or not of their kinds, or nothing is recorded; `ENODEV` when the
-/// event is gone.
+/// `EINVAL` if the values do not match the fields in number or kind, and while nothing is recorded; `ENODEV` if the
+/// event was deleted.
 pub fn synth_event_trace(file: &TraceEventFile<'_>, vals: &[Value<'_>]) -> Result<(), Errno> {
     file.held().emit(vals)
 }
 
-/// The same; in the kernel one takes its values as arguments and the other one as an array.
+/// Like [`synth_event_trace`]. In the kernel, one takes its values as arguments and the other as an array.
 ///
 /// # Errors
 /// As for [`synth_event_trace`].
@@ -48,37 +49,37 @@ pub fn synth_event_trace_array(file: &TraceEventFile<'_>, vals: &[Value<'_>]) ->
     synth_event_trace(file, vals)
 }
 
-/// A value that a piecewise trace was given.
+/// A value that was added to an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Given {
+enum AddedValue {
     Number(u64),
     Text(Vec<u8>),
 }
 
-/// How values have been added so far.
+/// The method by which values have been added so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Adds {
+enum AddOrder {
     Next,
     ByName,
 }
 
-/// An event that is traced piece by piece. It is traced when this is dropped, if not by [`synth_event_trace_end`] before,
-/// whatever became of the pieces; fields that were given no value are 0 or empty.
+/// An event that is emitted piece by piece. It is emitted by [`synth_event_trace_end`], or else when this value is
+/// dropped, even if a piece was refused. Fields without a value are 0 or empty.
 #[derive(Debug)]
 pub struct SynthEventTraceState<'a> {
     file: &'a TraceEventFile<'a>,
-    /// None when the event was off at the start.
-    fields: Option<Vec<(SynthField, Given)>>,
+    /// `None` if the event was disabled at the start.
+    fields: Option<Vec<(SynthField, AddedValue)>>,
     next: usize,
-    adds: Option<Adds>,
+    adds: Option<AddOrder>,
     ended: bool,
 }
 
-/// Begins to trace an event.
+/// Begins to emit an event.
 ///
 /// # Errors
-/// `ENOTSUPP` for an event with a field of any length; `EINVAL` for one that is not synthetic and where nothing is recorded;
-/// `ENODEV` when it is gone.
+/// `ENOTSUPP` for an event with a field of variable length; `EINVAL` for an event that is not synthetic, and while
+/// nothing is recorded; `ENODEV` if it was deleted.
 pub fn synth_event_trace_start<'a>(file: &'a TraceEventFile<'a>) -> Result<SynthEventTraceState<'a>, Errno> {
     let mut state = SynthEventTraceState { file, fields: None, next: 0, adds: None, ended: true };
     if file.held().is_on()? {
@@ -90,8 +91,8 @@ pub fn synth_event_trace_start<'a>(file: &'a TraceEventFile<'a>) -> Result<Synth
             return Err(Errno::INVAL);
         }
         let empty = |field: SynthField| match field.kind {
-            FieldKind::Number => (field, Given::Number(0)),
-            _ => (field, Given::Text(Vec::new())),
+            FieldKind::Number => (field, AddedValue::Number(0)),
+            _ => (field, AddedValue::Text(Vec::new())),
         };
         state.fields = Some(fields.into_iter().map(empty).collect());
     }
@@ -101,7 +102,7 @@ pub fn synth_event_trace_start<'a>(file: &'a TraceEventFile<'a>) -> Result<Synth
 
 impl SynthEventTraceState<'_> {
     fn add(&mut self, name: Option<&str>, value: Value<'_>) -> Result<(), Errno> {
-        let adds = if name.is_some() { Adds::ByName } else { Adds::Next };
+        let adds = if name.is_some() { AddOrder::ByName } else { AddOrder::Next };
         if self.adds.is_some_and(|before| before != adds) {
             return Err(Errno::INVAL);
         }
@@ -115,8 +116,8 @@ impl SynthEventTraceState<'_> {
         };
         let (field, given) = fields.get_mut(place).ok_or(Errno::INVAL)?;
         *given = match (field.kind, value) {
-            (FieldKind::Number, Value::Number(number)) => Given::Number(number),
-            (FieldKind::Text, Value::Text(text)) => Given::Text(text.to_vec()),
+            (FieldKind::Number, Value::Number(number)) => AddedValue::Number(number),
+            (FieldKind::Text, Value::Text(text)) => AddedValue::Text(text.to_vec()),
             _ => return Err(Errno::INVAL),
         };
         Ok(())
@@ -128,8 +129,8 @@ impl SynthEventTraceState<'_> {
         }
         let Some(fields) = &self.fields else { return Ok(()) };
         let values = fields.iter().map(|(_, given)| match given {
-            Given::Number(number) => Value::Number(*number),
-            Given::Text(text) => Value::Text(text),
+            AddedValue::Number(number) => Value::Number(*number),
+            AddedValue::Text(text) => Value::Text(text),
         });
         let values: Vec<Value<'_>> = values.collect();
         self.file.held().emit(&values)
@@ -144,10 +145,10 @@ impl Drop for SynthEventTraceState<'_> {
     }
 }
 
-/// Gives the next field its value.
+/// Sets the value of the next field.
 ///
 /// # Errors
-/// `EINVAL` behind the last field, for a value of another kind, and after [`synth_event_add_val`].
+/// `EINVAL` after the last field, for a value of another kind, and after [`synth_event_add_val`].
 pub fn synth_event_add_next_val<'v>(
     val: impl Into<Value<'v>>,
     state: &mut SynthEventTraceState<'_>,
@@ -155,12 +156,12 @@ pub fn synth_event_add_next_val<'v>(
     state.add(None, val.into())
 }
 
-/// Gives a field its value.
+/// Sets the value of the field of this name.
 ///
-/// The kernel gives the value to the last field when there is none of this name.
+/// If no field has this name, the kernel sets the last field. Here it is an error.
 ///
 /// # Errors
-/// `EINVAL` without such a field, for a value of another kind, and after [`synth_event_add_next_val`].
+/// `EINVAL` for an unknown field, for a value of another kind, and after [`synth_event_add_next_val`].
 pub fn synth_event_add_val<'v>(
     field_name: &str,
     val: impl Into<Value<'v>>,
@@ -169,10 +170,11 @@ pub fn synth_event_add_val<'v>(
     state.add(Some(field_name), val.into())
 }
 
-/// Traces the event with the values that were added.
+/// Emits the event with the values that were added.
 ///
 /// # Errors
-/// `EINVAL` when nothing is recorded any more (the kernel reserves the record at the start); `ENODEV` when the event is gone.
+/// `EINVAL` if nothing is recorded any more (the kernel reserves the record at the start); `ENODEV` if the event was
+/// deleted.
 pub fn synth_event_trace_end(mut state: SynthEventTraceState<'_>) -> Result<(), Errno> {
     state.end()
 }

@@ -1,6 +1,6 @@
-//! Values on their way to a synthetic event, as a write to its `synth_event_trace` holds them: each a letter and, in the
-//! machine's order of bytes, a number of eight bytes (`n`), a text behind its length of four (`t`), or addresses of eight
-//! bytes each behind their count of four (`s`).
+//! Encoding of values in a write to `synth_event_trace`. Each value has a letter and a body in native byte order: a
+//! number of eight bytes (`n`), a text after its length of four bytes (`t`), or addresses of eight bytes each after
+//! their count of four bytes (`s`).
 
 use crate::event::synthetic::Value;
 
@@ -24,33 +24,33 @@ pub(super) fn encode(out: &mut Vec<u8>, value: &Value<'_>) {
     }
 }
 
-/// A value that was read; addresses are not where eight bytes begin.
+/// A decoded value. Addresses are copied, because they are unaligned in the write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Read<'a> {
+enum DecodedValue<'a> {
     Number(u64),
     Text(&'a [u8]),
     Stack(Vec<u64>),
 }
 
-/// The values of a write; None for what is none.
-fn decode(mut bytes: &[u8]) -> Option<Vec<Read<'_>>> {
+/// Decodes the values of a write; `None` if the write is malformed.
+fn decode(mut bytes: &[u8]) -> Option<Vec<DecodedValue<'_>>> {
     let mut values = Vec::new();
     while let Some((kind, rest)) = bytes.split_first() {
         let (value, rest) = if *kind == b'n' {
             let (number, rest) = rest.split_first_chunk()?;
-            (Read::Number(u64::from_ne_bytes(*number)), rest)
+            (DecodedValue::Number(u64::from_ne_bytes(*number)), rest)
         } else {
             let (length, rest) = rest.split_first_chunk()?;
             let length = u32::from_ne_bytes(*length) as usize;
             match kind {
                 b't' => {
                     let (text, rest) = rest.split_at_checked(length)?;
-                    (Read::Text(text), rest)
+                    (DecodedValue::Text(text), rest)
                 }
                 b's' => {
                     let (stack, rest) = rest.split_at_checked(length.checked_mul(8)?)?;
                     let (words, _) = stack.as_chunks();
-                    (Read::Stack(words.iter().map(|word| u64::from_ne_bytes(*word)).collect()), rest)
+                    (DecodedValue::Stack(words.iter().map(|word| u64::from_ne_bytes(*word)).collect()), rest)
                 }
                 _ => return None,
             }
@@ -61,15 +61,15 @@ fn decode(mut bytes: &[u8]) -> Option<Vec<Read<'_>>> {
     Some(values)
 }
 
-/// Hands the values of a write on; None for what is none.
+/// Calls `act` with the values of a write; returns `None` if the write is malformed.
 pub fn with_values<T>(bytes: &[u8], act: impl FnOnce(&[Value<'_>]) -> T) -> Option<T> {
     let read = decode(bytes)?;
     let values: Vec<Value<'_>> = read
         .iter()
         .map(|value| match value {
-            Read::Number(number) => Value::Number(*number),
-            Read::Text(text) => Value::Text(text),
-            Read::Stack(stack) => Value::Stack(stack),
+            DecodedValue::Number(number) => Value::Number(*number),
+            DecodedValue::Text(text) => Value::Text(text),
+            DecodedValue::Stack(stack) => Value::Stack(stack),
         })
         .collect();
     Some(act(&values))
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_come_back() {
+    fn values_survive_encoding_and_decoding() {
         let values =
             [Value::Number(u64::MAX), Value::Text(b"a 'b\" \\"), Value::Stack(&[1, 2]), Value::Text(b"")];
         let mut bytes = Vec::new();
@@ -90,7 +90,7 @@ mod tests {
             whole.push(bytes.len());
         }
         assert_eq!(with_values(&bytes, |read| read == values), Some(true));
-        // What is cut off is nothing, but for between two values.
+        // A truncated write is invalid, except between two values.
         for length in 0..=bytes.len() {
             assert_eq!(with_values(&bytes[..length], |_| ()).is_some(), whole.contains(&length), "{length}");
         }

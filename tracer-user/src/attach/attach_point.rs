@@ -17,7 +17,8 @@ pub enum AttachPoint {
     RawTracepoint(String),
     /// The entry of the system call with this number.
     SysEnter(u32),
-    /// The same, attached directly without a dispatcher. For a session that traces the entry of no other system call.
+    /// The entry of the system call with this number, without a dispatcher. For a session that traces the entry of no
+    /// other system call.
     SysEnterAlone(u32),
     /// The exit of the system call with this number.
     SysExit(u32),
@@ -41,7 +42,7 @@ pub enum AttachPoint {
         exit: bool,
     },
     /// The entry of a kernel function, or its return, through a kprobe.multi link that many events share
-    /// (`Session::prepare`).
+    /// (`Session::plan_functions`).
     Shared {
         /// Address of the function's first instruction.
         address: u64,
@@ -93,7 +94,8 @@ impl AttachPoint {
         }
     }
 
-    /// For a system call behind a dispatcher: whether it is the entry, and the call's number.
+    /// Whether this is the entry of a system call behind a dispatcher, and the call's number. `None` for all other
+    /// hooks.
     pub(super) fn call(&self) -> Option<(bool, u32)> {
         match self {
             Self::SysEnter(number) => Some((true, *number)),
@@ -143,7 +145,8 @@ impl AttachPoint {
         }
     }
 
-    /// The entry of the functions whose return this is. `None` where the return shows the arguments itself, and for files.
+    /// The entry hook at which arguments are stored for this return hook. `None` where the return hook has the
+    /// arguments itself, and for files.
     pub(super) fn entry(&self) -> Option<Self> {
         match self {
             Self::Kretprobe(place) => Some(Self::Kprobe(place.clone())),

@@ -1,10 +1,10 @@
-//! What a program can read of the context it interrupts on this kernel: the location of the preempt count, and how to
-//! recognise a 32-bit system call.
+//! The interrupted context, as far as programs can read it on this kernel: the location of the preempt count, and how
+//! to recognise a 32-bit system call.
 //!
 //! On x86 the preempt count is a per-CPU variable whose address no symbol gives without `KALLSYMS_ALL`. To find it,
 //! `probe/context.rs` runs once on every CPU. A perf tracepoint's program can read the address of the CPU's
-//! `__perf_regs`, and BTF has the distance from there. A count that is implausible for a thread in task context is not
-//! used. On other architectures the count is in `thread_info`.
+//! `__perf_regs`, and BTF has the distance from there to the count. A count that is implausible for a thread in task
+//! context is not used. On other architectures the count is in `thread_info`.
 
 use std::os::fd::AsFd;
 
@@ -15,7 +15,9 @@ use rustix::{
 };
 use tracer_abi::{FOUND, Params, params};
 
-use super::{AttachPoint, Cause, hooks::tracepoint, maps::SessionMaps, program::object};
+use super::{
+    AttachPoint, Cause, close::perf_event::PerfEvent, hooks::tracepoint, maps::SessionMaps, program::object,
+};
 use crate::{
     kernel::{Cast, syscalls::Registers},
     sys::bpf::{
@@ -34,14 +36,14 @@ pub enum Preempt {
     PerCpu {
         /// Addresses by CPU number.
         addresses: Vec<u64>,
-        /// What a hit itself adds to the count.
+        /// The amount that a hit itself adds to the count.
         bias: u32,
     },
     /// At this byte offset in the current `task_struct`: eight bytes with need-resched in the upper half.
     Task {
         /// Byte offset.
         offset: u32,
-        /// What a hit itself adds to the count.
+        /// The amount that a hit itself adds to the count.
         bias: u32,
     },
 }
@@ -55,7 +57,7 @@ pub struct TaskIds {
     pub tgid: u32,
 }
 
-/// What this kernel shows of the interrupted context.
+/// How programs read the interrupted context on this kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Context {
     /// The location of the preempt count.
@@ -114,21 +116,21 @@ impl Context {
 
 /// Candidate location of the preempt count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seek {
+pub enum PreemptLocation {
     /// This many bytes after the CPU's `__perf_regs`, four bytes wide.
     BehindRegs(i64),
     /// This many bytes after the start of the current `task_struct`, eight bytes wide.
     InTask(u32),
 }
 
-/// Finds the preempt count, and what a hit adds to it, with the event `sched:sched_process_wait` of this id. This
-/// thread triggers the event on every CPU that has its own count: it waits for a child that does not exist. `do_wait()`
-/// (kernel/exit.c) fires the event first, with no lock held. A spinlock, as kernels before 6.13 hold at
-/// `task:task_rename`, would count too.
+/// Finds the preempt count, and the amount that a hit adds to it, by a program at the event
+/// `sched:sched_process_wait` with this id. This thread triggers the event on every CPU that has its own count: it
+/// waits for a child that does not exist. `do_wait()` (kernel/exit.c) fires the event first, with no lock held. A
+/// spinlock, as kernels before 6.13 hold at `task:task_rename`, would count too.
 ///
 /// # Errors
 /// When the kernel refuses the program. An implausible count is not an error but [`Preempt::Unknown`].
-pub fn seek_preempt(wait_id: u16, place: Seek, cpus: u32) -> Result<Preempt, Cause> {
+pub fn locate_preempt(wait_id: u16, place: PreemptLocation, cpus: u32) -> Result<Preempt, Cause> {
     let found = Map::create(&MapSpec {
         kind: MapKind::Array,
         key_size: 4,
@@ -141,21 +143,25 @@ pub fn seek_preempt(wait_id: u16, place: Seek, cpus: u32) -> Result<Preempt, Cau
     .map_err(|errno| Cause::Map("array", errno))?;
     let thread = i64::from(super::ids::own()?.thread);
     let (distance, in_task) = match place {
-        Seek::BehindRegs(distance) => (distance, 0),
-        Seek::InTask(offset) => (0, i64::from(offset)),
+        PreemptLocation::BehindRegs(distance) => (distance, 0),
+        PreemptLocation::InTask(offset) => (0, i64::from(offset)),
     };
-    let seek: Vec<u8> = [thread, distance, in_task].iter().flat_map(|word| word.to_ne_bytes()).collect();
-    let image =
-        object::plain("seek_context", &[("SEEK", &seek)], None, |map| (map == FOUND).then(|| found.as_fd()))?;
-    let program = Prog::load(ProgKind::Tracepoint, &image.bytes(), "seek_context")
+    let locate: Vec<u8> = [thread, distance, in_task].iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let image = object::plain("locate_context", &[("LOCATE", &locate)], None, |map| {
+        (map == FOUND).then(|| found.as_fd())
+    })?;
+    let program = Prog::load(ProgKind::Tracepoint, &image.bytes(), "locate_context")
         .map_err(|error| Cause::Load(ProgKind::Tracepoint, error))?;
     let link = tracepoint::attach(&program, wait_id)?;
     match place {
-        Seek::BehindRegs(_) => on_every_cpu(cpus, wait_for_nobody)?,
-        Seek::InTask(_) => wait_for_nobody()?,
+        PreemptLocation::BehindRegs(_) => on_every_cpu(cpus, wait_for_nobody)?,
+        PreemptLocation::InTask(_) => wait_for_nobody()?,
     }
-    // The kernel waits for every CPU when a perf tracepoint is closed, so a thread closes it.
-    std::thread::spawn(move || drop((link, program)));
+    // The kernel waits for every CPU when a perf tracepoint is closed, and meanwhile holds a lock that opening needs.
+    std::thread::spawn(move || {
+        drop(link.into_event().map(PerfEvent::new));
+        drop(program);
+    });
     let mut addresses = vec![0; cpus as usize];
     let mut bias = None;
     for (cpu, address) in addresses.iter_mut().enumerate() {
@@ -165,7 +171,7 @@ pub fn seek_preempt(wait_id: u16, place: Seek, cpus: u32) -> Result<Preempt, Cau
         if place == 0 {
             continue;
         }
-        // In task context the count is what the hit itself adds, and it is the same on every CPU.
+        // In task context the count equals the amount that the hit itself adds, which is the same on every CPU.
         if count > 3 || bias.is_some_and(|bias| bias != count) {
             return Ok(Preempt::Unknown);
         }
@@ -173,8 +179,8 @@ pub fn seek_preempt(wait_id: u16, place: Seek, cpus: u32) -> Result<Preempt, Cau
         *address = place;
     }
     Ok(match (bias, place) {
-        (Some(bias), Seek::BehindRegs(_)) => Preempt::PerCpu { addresses, bias },
-        (Some(bias), Seek::InTask(offset)) => Preempt::Task { offset, bias },
+        (Some(bias), PreemptLocation::BehindRegs(_)) => Preempt::PerCpu { addresses, bias },
+        (Some(bias), PreemptLocation::InTask(offset)) => Preempt::Task { offset, bias },
         (None, _) => Preempt::Unknown,
     })
 }

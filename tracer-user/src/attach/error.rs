@@ -10,7 +10,7 @@ use crate::{
     },
 };
 
-/// What was refused (an event or a map), and why.
+/// The refused event or map, and the cause.
 #[derive(Debug)]
 pub struct AttachError {
     what: String,

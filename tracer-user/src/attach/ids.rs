@@ -42,7 +42,7 @@ pub fn own() -> Result<Ids, Cause> {
     Ok(Ids { thread: ask(false)?, process: ask(true)? })
 }
 
-/// Reads ids of other threads that run it: prepared once, then only a system call.
+/// Reads the id of the calling thread. It is prepared once; each read is then one system call.
 #[derive(Debug)]
 pub struct ThreadId(Option<Prog>);
 

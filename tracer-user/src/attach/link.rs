@@ -1,4 +1,4 @@
-//! What keeps a program attached: dropping it detaches the program.
+//! Links: the descriptors that keep a program attached. Dropping a link detaches the program.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -7,19 +7,19 @@ use std::{
 
 use super::{
     Cause,
-    close::{guard::Kept, perf_event::PerfEvent, unlink::FileHook},
+    close::{perf_event::PerfEvent, unlink::FileHook},
     hooks::calls::Place,
     slots::SlotLease,
 };
 use crate::sys::bpf::{link::link_missed, prog::Prog};
 
-/// What keeps a program attached.
+/// The descriptors that keep a program attached.
 #[derive(Debug)]
 pub(super) enum Link {
     /// A link or raw tracepoint descriptor.
     Fd { _fd: OwnedFd },
-    /// A link of a program to a perf event, the event, and the guard process's hold on both.
-    Perf { link: OwnedFd, event: OwnedFd, kept: Option<Kept> },
+    /// A link of a program to a perf event, and the event.
+    Perf { link: OwnedFd, event: OwnedFd },
     /// The descriptors of a file's probe.
     File(FileHook),
     /// A link to functions of many events.
@@ -30,7 +30,8 @@ pub(super) enum Link {
     None,
 }
 
-/// A link to functions of many events. Their slots stay in use until it is closed, because hits can use them until then.
+/// A link to functions of many events. Their slots stay in use until it is closed, because hits can use them until
+/// then.
 #[derive(Debug)]
 pub(super) struct FunctionsLink {
     // The link closes first.
@@ -45,10 +46,18 @@ impl Link {
         let link = event.fd().and_then(|event| program.link_perf_event(event, 0));
         let link = link.map_err(|errno| Cause::Hook(hook, errno))?;
         let event = event.take().map_err(|errno| Cause::Hook(hook, errno))?;
-        Ok(Self::Perf { link, event, kept: None })
+        Ok(Self::Perf { link, event })
     }
 
-    /// Whether a perf event is closed with it, for which the kernel takes long.
+    /// Closes the link. Returns its perf event, which has no effect any more.
+    pub(super) fn into_event(self) -> Option<OwnedFd> {
+        match self {
+            Self::Perf { event, .. } => Some(event),
+            _ => None,
+        }
+    }
+
+    /// Whether dropping the link closes a perf event in this thread, which takes the kernel long.
     pub(super) fn has_perf_event(&self) -> bool {
         matches!(self, Self::Perf { .. })
     }

@@ -1,9 +1,9 @@
 //! Loading linked objects and attaching them to hooks.
 //!
 //! A [`Session`] owns the maps that all of its programs share, and the memory that kernel and user space share. Each
-//! program is a template of `tracer-ebpf` with generated functions linked in. It is loaded and attached by a descriptor: an
-//! [`Attached`], whatever it is for, with one life cycle (`attached/lifecycle.rs`). When the descriptors close, with the value or
-//! with the process, the kernel removes everything.
+//! program is a template of `tracer-ebpf` with generated functions linked in. An attached program is an [`Attached`]:
+//! events, probes, relays and histograms have one life cycle (`attached/lifecycle.rs`). Everything in the kernel is
+//! held by descriptors. When they close, with the value or with the process, the kernel removes everything.
 //!
 //! aya's object layer parses and relocates. Maps and programs are created through `sys`, because aya 0.14's loader does
 //! not support maps shared among objects, cookies and `BPF_PROG_TYPE_SYSCALL`.
@@ -25,18 +25,19 @@ mod slots;
 mod tasks;
 
 pub use attach_point::AttachPoint;
+pub use attached::chain::Chains;
 pub use attached::emission::{Block, emission};
 pub use attached::functions::{FunctionLinks, LinkedFunctions};
 pub use attached::hist::{
-    Around as HistAround, Counted, Counts, attach as attach_hist, part as hist_part, replace as replace_hist,
+    Counts, HistContents, HistContext, attach as attach_hist, part as hist_part, replace as replace_hist,
 };
-pub use attached::lifecycle::{Attached, Dispatch, Parked, Planned, detach_all, guard_events};
+pub use attached::lifecycle::{Attached, Dispatch, Parked, Planned, detach_all, detach_late};
 pub use attached::relay::{Relayed, relayed};
-pub use close::guard::{Guard, INLINE_CLOSE_MAX, hand_over, hold};
-pub use close::opening::{Opening, WayGiver, close};
+pub use close::guard::{DETACH_MAX, Guard, INLINE_CLOSE_MAX, hand_over, hold};
+pub use close::opening::{CloseThrottle, Opening, close};
 pub use close::perf_event::{PerfEvent, take_unused};
 pub use close::unlink::{Moment, close_files, closed_since, now as moment};
-pub use context::{Context, Preempt, Seek, TaskIds, seek_preempt};
+pub use context::{Context, Preempt, PreemptLocation, TaskIds, locate_preempt};
 pub use error::{AttachError, Cause};
 pub use hooks::calls::Calls;
 pub use hooks::fentry::{Function, ModuleTypes};
@@ -49,6 +50,7 @@ pub use program::builder::{Built, BulkBuilder};
 pub use program::hit_actions::HitActions;
 pub use program::inject::Writer;
 pub use program::kernel_read::{Hashes, kernel_word};
+pub use program::kernel_text::TextReader;
 pub use request::{Request, Threads};
 pub use session::{Session, TracingSwitch, listing};
 pub use tasks::{TaskOffsets, Tasks};

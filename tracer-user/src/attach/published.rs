@@ -2,9 +2,9 @@
 //!
 //! Such a program stages the values on its CPU and tail-calls the **relay**, a program of this crate in a table. It
 //! does so from a function of its own, so that it continues afterwards. The relay emits the event in all instances
-//! where it is on. A program can only tail-call its own type, so there is a table for each type. Nothing blocks: an
-//! empty table means that the event is off. A killed daemon leaves its relays and their rings until the next daemon
-//! takes the names over. An emission inside another emission of the same event on a CPU is lost and counted.
+//! where it is enabled. A program can only tail-call its own type, so there is a table for each type. Nothing blocks:
+//! an empty table means that the event is disabled. A killed daemon leaves its relays and their rings until the next
+//! daemon takes the names over. An emission inside another emission of the same event on a CPU is lost and counted.
 
 use std::{
     mem::offset_of,
@@ -74,7 +74,7 @@ impl Pinned {
         }
     }
 
-    /// Turns the event off.
+    /// Disables the event.
     ///
     /// # Errors
     /// When the kernel refuses to change a map.
@@ -86,7 +86,7 @@ impl Pinned {
         Ok(())
     }
 
-    /// Turns the event on with these emissions, one for each of [`KINDS`].
+    /// Enables the event with these emissions, one for each of [`KINDS`].
     ///
     /// # Errors
     /// When the kernel refuses all programs, or a change of a map.

@@ -57,8 +57,8 @@ pub struct Request<'a> {
     pub threads: Threads,
     /// Another thread that the event concerns: if that thread is traced, the hit is taken.
     pub other: Option<Other>,
-    /// What a hit does in addition to being recorded.
-    pub extras: HitActions<'a>,
+    /// Actions of a hit in addition to its record.
+    pub hit_actions: HitActions<'a>,
 }
 
 impl Request<'_> {
@@ -72,12 +72,12 @@ impl Request<'_> {
 
     /// Generates the program's functions.
     pub(super) fn functions(&self) -> Result<Functions, AttachError> {
-        Functions::generate(self.format, self.hook, self.filter, self.extras.triggers)
+        Functions::generate(self.format, self.hook, self.filter, self.hit_actions.triggers)
             .map_err(|cause| AttachError::new(self.format.full_name(), cause))
     }
 
     /// Sets the location of the other thread that the event concerns.
-    pub(super) fn tell_other(&self, fixed: &mut Params) {
+    pub(super) fn set_other(&self, fixed: &mut Params) {
         match self.other {
             None => {}
             Some(Other::InRecord(offset)) => {
@@ -92,8 +92,8 @@ impl Request<'_> {
         }
     }
 
-    /// How a program learns at the hit which event it is, so that events share it: [`params::COOKIE`] or [`params::BY_CALL`]. 0
-    /// if each event has its own program, for example a system call whose number is a constant in the program.
+    /// How a shared program learns at the hit which event it records: [`params::COOKIE`] or [`params::BY_CALL`]. 0 if
+    /// each event has its own program, for example a system call whose number is a constant in the program.
     pub(super) fn reported_at_hit(&self) -> u32 {
         match (self.via, self.hook) {
             (AttachPoint::Tracepoint(_) | AttachPoint::Shared { .. }, _)

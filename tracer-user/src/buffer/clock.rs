@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn stamps_become_the_clocks_times() {
+    fn stamps_are_converted_to_the_clocks_times() {
         let near = |time: u64, expected: u64| time.abs_diff(expected) < 50_000_000;
         let read = |id| nanoseconds(clock_gettime(id));
         let of = |clock| Conversion::now(clock).time(monotonic(), 7);
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     #[cfg(target_arch = "x86_64")]
-    fn the_counter_goes_on_at_its_pace() {
+    fn the_counter_continues_at_its_rate() {
         let before = Conversion::now(Clock::Tsc);
         let (stamp, count) = (monotonic(), counter::now());
         let guess = before.time(stamp, 0);

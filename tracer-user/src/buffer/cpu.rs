@@ -30,11 +30,12 @@ pub struct Stats {
 #[derive(Debug)]
 pub struct CpuBuffer {
     pages: VecDeque<Arc<Page>>,
-    /// Position of the first record that is not consumed, in the first page. The field after it counts the consumed ones.
+    /// Position of the first record that is not consumed, in the first page.
     head: Place,
+    /// Number of consumed records in the first page.
     consumed: u64,
     /// Requested bytes.
-    asked: usize,
+    requested: usize,
     page: PageSize,
     overwrite: bool,
     stats: Stats,
@@ -49,7 +50,7 @@ impl CpuBuffer {
             pages: VecDeque::new(),
             head: Place::default(),
             consumed: 0,
-            asked: bytes,
+            requested: bytes,
             page,
             overwrite: true,
             stats: Stats::default(),
@@ -59,8 +60,8 @@ impl CpuBuffer {
 
     /// An empty buffer with the same settings.
     #[must_use]
-    pub fn alike(&self) -> Self {
-        Self { overwrite: self.overwrite, ..Self::new(self.asked, self.page) }
+    pub fn empty_copy(&self) -> Self {
+        Self { overwrite: self.overwrite, ..Self::new(self.requested, self.page) }
     }
 
     /// Bytes of records that the buffer can hold (`ring_buffer_size()`): the requested bytes, rounded up to pages.
@@ -70,12 +71,12 @@ impl CpuBuffer {
 
     /// Largest number of pages: as many as the bytes need, at least two.
     fn limit(&self) -> usize {
-        self.asked.div_ceil(self.page.data()).max(LEAST_PAGES)
+        self.requested.div_ceil(self.page.data()).max(LEAST_PAGES)
     }
 
     /// Resizes the buffer; drops the oldest records if it shrinks.
     pub fn resize(&mut self, bytes: usize) {
-        self.asked = bytes;
+        self.requested = bytes;
         while self.pages.len() > self.limit() {
             self.overwrite_page();
         }
@@ -150,6 +151,19 @@ impl CpuBuffer {
         self.stats.dropped = self.stats.dropped.saturating_add(records);
     }
 
+    /// Drops all records, because younger ones that did not reach this buffer have overwritten them.
+    pub fn overwrite_all(&mut self) {
+        while !self.pages.is_empty() {
+            self.overwrite_page();
+        }
+    }
+
+    /// Counts records that were overwritten before they reached this buffer.
+    pub fn add_overwritten(&mut self, records: u64) {
+        self.stats.overrun += records;
+        self.lost += records;
+    }
+
     /// Drops the oldest page.
     fn overwrite_page(&mut self) {
         if let Some(page) = self.pages.pop_front() {
@@ -169,7 +183,7 @@ impl CpuBuffer {
 
     /// Copies the size and the overwrite mode of another buffer.
     pub fn fit(&mut self, other: &Self) {
-        self.resize(other.asked);
+        self.resize(other.requested);
         self.overwrite = other.overwrite;
     }
 
@@ -257,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_give_way_a_page_at_a_time() {
+    fn the_oldest_page_is_overwritten() {
         let mut buffer = small();
         fill(&mut buffer, 0..511);
         let stats = buffer.stats();
@@ -267,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn or_the_youngest_are_dropped() {
+    fn without_overwriting_the_newest_records_are_dropped() {
         let mut buffer = small();
         buffer.set_overwrite(false);
         fill(&mut buffer, 0..600);
@@ -334,11 +348,11 @@ mod tests {
     }
 
     #[test]
-    fn sizes_may_be_any() {
-        for (asked, size) in [(0, 2 * 4080), (4081 * 2, 3 * 4080), (usize::MAX, usize::MAX)] {
+    fn every_size_is_accepted() {
+        for (requested, size) in [(0, 2 * 4080), (4081 * 2, 3 * 4080), (usize::MAX, usize::MAX)] {
             let mut buffer = small();
-            buffer.resize(asked);
-            assert_eq!(buffer.size(), size, "{asked}");
+            buffer.resize(requested);
+            assert_eq!(buffer.size(), size, "{requested}");
             fill(&mut buffer, 0..1000);
             assert!(buffer.percent() <= 100 && buffer.taken() <= 4 * 4096);
         }

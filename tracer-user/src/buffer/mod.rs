@@ -27,8 +27,8 @@ impl TraceBuffer {
 
     /// Empty buffers with the same settings.
     #[must_use]
-    pub fn alike(&self) -> Self {
-        Self { cpus: self.cpus.iter().map(CpuBuffer::alike).collect() }
+    pub fn empty_copy(&self) -> Self {
+        Self { cpus: self.cpus.iter().map(CpuBuffer::empty_copy).collect() }
     }
 
     /// Swaps the buffers of one CPU or of all with another trace buffer.

@@ -169,7 +169,8 @@ impl Page {
         }
     }
 
-    /// The page in the kernel's format, from a position on. `lost` is the number of records to report as missing before it.
+    /// The page in the kernel's format, from a position on. `lost` is the number of records to report as missing
+    /// before it.
     pub fn export(&self, from: Place, lost: u64) -> Vec<u8> {
         let rest = self.bytes.get(from.at..).unwrap_or_default();
         // The time of a page is the base for the header of its first record.
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn records_come_back_as_they_went_in() {
+    fn records_are_read_unchanged() {
         let mut page = Page::new(PageSize::LEAST);
         let written = [
             (1000, vec![1; 8]),
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_eight_sizes_of_pages() {
+    fn pages_have_eight_sizes() {
         let exact = |bytes| PageSize::exactly(bytes).map(PageSize::bytes);
         let holding = |bytes| PageSize::holding(bytes).map(PageSize::bytes);
         assert_eq!(
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn times_may_be_any() {
+    fn every_time_is_encoded() {
         let mut page = Page::new(PageSize::LEAST);
         for time in [u64::MAX, 0, u64::MAX - 1] {
             assert!(page.push(time, &[1; 4]));

@@ -24,75 +24,68 @@ struct Cursor {
     cpu: u32,
     pages: Vec<Arc<Page>>,
     page: usize,
+    /// The position of the next record, and its time.
     place: Place,
+    time: Option<u64>,
 }
 
 impl Cursor {
     fn new(cpu: u32, buffer: &CpuBuffer) -> Self {
-        let (pages, place) = buffer.pages();
-        Self { cpu, pages, page: 0, place }
+        let (pages, mut place) = buffer.pages();
+        let mut page = 0;
+        let time = settle(&pages, &mut page, &mut place);
+        Self { cpu, pages, page, place, time }
     }
 
-    /// Moves to the next page if this one is read completely.
-    fn settle(&mut self) {
-        while let Some(page) = self.pages.get(self.page) {
-            if page.record(self.place).is_some() {
-                return;
-            }
-            self.page += 1;
-            self.place = self.pages.get(self.page).map_or_else(Place::default, |page| page.first());
+    /// Takes the next record.
+    #[inline]
+    fn advance(&mut self) -> Option<Entry<'_>> {
+        let Self { cpu, pages, page, place, time } = self;
+        let (at, payload, next) = pages.get(*page)?.record(*place)?;
+        *place = next;
+        *time = settle(pages, page, place);
+        Some(Entry { cpu: *cpu, time: at, payload })
+    }
+}
+
+/// Moves to the next page if this one is read completely. Returns the time of the next record.
+#[inline]
+fn settle(pages: &[Arc<Page>], page: &mut usize, place: &mut Place) -> Option<u64> {
+    loop {
+        if let Some((time, ..)) = pages.get(*page)?.record(*place) {
+            return Some(time);
         }
-    }
-
-    fn time(&self) -> Option<u64> {
-        let (time, ..) = self.pages.get(self.page)?.record(self.place)?;
-        Some(time)
+        *page += 1;
+        *place = pages.get(*page).map_or_else(Place::default, |page| page.first());
     }
 }
 
 /// A snapshot of the buffers that is read in time order.
 #[derive(Clone, Debug)]
 pub struct Reader {
-    start: Vec<Cursor>,
     cursors: Vec<Cursor>,
 }
 
 impl Reader {
     /// Starts reading one CPU or all.
     pub fn new(buffer: &TraceBuffer, cpu: Option<u32>) -> Self {
-        let start: Vec<_> = buffer.select(cpu).map(|(number, buffer)| Cursor::new(number, buffer)).collect();
-        let mut reader = Self { cursors: start.clone(), start };
-        reader.rewind();
-        reader
-    }
-
-    /// Restarts reading.
-    pub fn rewind(&mut self) {
-        self.cursors.clone_from(&self.start);
-        self.cursors.iter_mut().for_each(Cursor::settle);
+        Self { cursors: buffer.select(cpu).map(|(number, buffer)| Cursor::new(number, buffer)).collect() }
     }
 
     /// Time of the next record.
     pub fn next_time(&self) -> Option<u64> {
-        self.cursors.iter().filter_map(Cursor::time).min()
+        self.cursors.iter().filter_map(|cursor| cursor.time).min()
     }
 
     /// The next record.
     pub fn advance(&mut self) -> Option<Entry<'_>> {
         let mut oldest: Option<(u64, usize)> = None;
         for (index, cursor) in self.cursors.iter().enumerate() {
-            if let Some(time) = cursor.time().filter(|time| oldest.is_none_or(|(best, _)| *time < best)) {
+            if let Some(time) = cursor.time.filter(|time| oldest.is_none_or(|(best, _)| *time < best)) {
                 oldest = Some((time, index));
             }
         }
-        let cursor = self.cursors.get_mut(oldest?.1)?;
-        let (page, place) = (cursor.page, cursor.place);
-        let (_, _, next) = cursor.pages.get(page)?.record(place)?;
-        cursor.place = next;
-        cursor.settle();
-        let cpu = cursor.cpu;
-        let (time, payload, _) = cursor.pages.get(page)?.record(place)?;
-        Some(Entry { cpu, time, payload })
+        self.cursors.get_mut(oldest?.1)?.advance()
     }
 }
 
@@ -102,20 +95,19 @@ mod tests {
     use crate::buffer::PageSize;
 
     #[test]
-    fn records_come_in_order_and_again() {
+    fn records_are_read_in_order_and_repeatedly() {
         let mut buffer = TraceBuffer::new(3, 100_000, PageSize::LEAST);
         for time in 0..2000_u64 {
             let cpu = (time * 7 % 5 % 3) as u32;
             assert!(buffer.cpu_mut(cpu).unwrap().push(time, &(time as u32).to_ne_bytes()));
         }
-        let mut reader = Reader::new(&buffer, None);
-        for _ in 0..2 {
+        let start = Reader::new(&buffer, None);
+        for mut reader in [start.clone(), start] {
             for time in 0..2000_u64 {
                 let entry = reader.advance().unwrap();
                 assert_eq!((entry.time, entry.payload), (time, &(time as u32).to_ne_bytes()[..]));
             }
             assert!(reader.advance().is_none());
-            reader.rewind();
         }
         let mut one = Reader::new(&buffer, Some(1));
         while let Some(entry) = one.advance() {

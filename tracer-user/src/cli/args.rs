@@ -1,4 +1,4 @@
-//! What the command line looks like.
+//! The arguments of the command line.
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -6,11 +6,11 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 
 use crate::fs::Owner;
 
-/// What `--version` says: the version, and the notice that the licence of btf-rs asks for.
+/// Text of `--version`: the version, and the notice that the licence of btf-rs requires.
 const LONG_VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     "\nMIT OR Apache-2.0. Uses btf-rs, which is under the GNU LGPL 2.1 or later: THIRD-PARTY.md and LICENSES/LGPL-2.1.txt\n",
-    "of the source tell the terms, and how to build this program with a changed btf-rs."
+    "of the source contain the terms and explain how to build this program with a changed btf-rs."
 );
 
 /// Linux event tracing with the semantics of tracefs, done by eBPF.
@@ -27,14 +27,13 @@ const LONG_VERSION: &str = concat!(
         tracer list 'sched:*'\n  \
         tracer explain sched:sched_switch 'prev_pid == 1'\n\n\
         Events, fields and filters are those of the kernel's tracefs. Tracing needs root, or CAP_BPF and CAP_PERFMON;\n\
-        `tracer doctor` tells what this machine allows. TRACER_LOG=debug shows what the program does."
+        `tracer doctor` reports what this machine allows. TRACER_LOG=debug logs each step."
 )]
 pub(super) struct Args {
     #[command(subcommand)]
     pub(super) command: Command,
 }
 
-/// The commands.
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     Record(RecordArgs),
@@ -44,22 +43,22 @@ pub(super) enum Command {
     Doctor(DoctorArgs),
     Mount(MountArgs),
     Exec(ExecArgs),
-    /// Close the events that a daemon had on when it ended. Used by `mount`.
+    /// Close the events that a daemon leaves enabled when it ends. Used by `mount`.
     #[command(hide = true, name = crate::fs::CLOSER)]
     CloseEvents,
-    /// Reach the memory of programs with user events for a daemon. Used by `mount`.
+    /// Access the memory of programs with user events for a daemon. Used by `mount`.
     #[command(hide = true, name = crate::engine::client_memory::COMMAND)]
     ClientMemory,
-    /// Open the files that a daemon is named. Used by `mount`.
+    /// Open files for a daemon. Used by `mount`.
     #[command(hide = true, name = crate::fs::OPENER)]
     OpenFiles,
 }
 
-/// Count events' hits in tables in the kernel, by keys, and print them at the end.
+/// Count hits of events in tables in the kernel, by keys, and print the tables at the end.
 ///
-/// HISTOGRAM is what stands behind `hist:` in a `trigger` file; a table is printed as the event's `hist` file would be.
-/// Of several histograms, those are printed that no other one takes variables or synthetic events from. With COMMAND, it
-/// is started once counting has begun, and counting ends when it does; its exit code is ours.
+/// HISTOGRAM is the text after `hist:` in a `trigger` file. Each table is printed in the format of the event's `hist`
+/// file. Tables that only serve others, by variables or synthetic events, are left out. With COMMAND, the command
+/// starts when counting has begun. Counting ends with it, and tracer exits with its code.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:\n  \
     tracer hist kmem:kmalloc 'keys=call_site.sym:vals=bytes_req:sort=bytes_req.descending' --for 5s\n  \
@@ -80,46 +79,48 @@ pub(super) enum Command {
 #[allow(clippy::struct_excessive_bools)]
 pub(super) struct HistArgs {
     /// Event to count, 'SYSTEM:EVENT', and how:
-    /// 'keys=FIELD[.MODIFIER][,...][:vals=...][:sort=...][:size=N][:VAR=EXPR][:HANDLER.ACTION][ if FILTER]'. Repeatable.
+    /// 'keys=FIELD[.MODIFIER][,...][:vals=...][:sort=...][:size=N][:VAR=EXPR][:HANDLER.ACTION][ if FILTER]'.
+    /// Repeatable.
     #[arg(value_names = ["EVENT", "HISTOGRAM"], required = true, num_args = 2..)]
     pub(super) histograms: Vec<String>,
-    /// Synthetic event to define for actions, a line of synthetic_events: 'NAME TYPE FIELD[; TYPE FIELD]...'. Repeatable.
+    /// Synthetic event to define for actions, a line of synthetic_events: 'NAME TYPE FIELD[; TYPE FIELD]...'.
+    /// Repeatable.
     #[arg(long = "synth", value_name = "DEFINITION")]
     pub(super) synthetic: Vec<String>,
     /// Event to define, in the language of dynamic_events: 'p|r|f|t|e[:[GROUP/]EVENT] WHERE [ARGS]'. Repeatable.
     #[arg(short = 'p', long = "probe", value_name = "DEFINITION")]
     pub(super) probes: Vec<String>,
-    /// Print the tables too that only keep variables or make synthetic events for others.
+    /// Print also the tables that only serve others, by variables or synthetic events.
     #[arg(short, long)]
     pub(super) all: bool,
     /// Stop after this long: 500ms, 5s, 2m.
     #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
     pub(super) limit: Option<Duration>,
-    /// Print the tables anew each time this long has passed, in place where that is a terminal.
+    /// Print the tables each time this has passed. On a terminal they replace the previous ones.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(super) watch: Option<Duration>,
-    /// Print a JSON object a table, one a line each time, in place of the text.
+    /// Print one JSON object per table and line instead of text.
     #[arg(long)]
     pub(super) json: bool,
-    /// Hang on the perf tracepoint even where a raw tracepoint would do.
+    /// Attach to perf tracepoints only, never to raw ones.
     #[arg(long)]
     pub(super) tracepoints: bool,
-    /// Count tracer's own hits too.
+    /// Count hits of tracer too.
     #[arg(long)]
     pub(super) own: bool,
-    /// Write a newline to this file descriptor once counting has begun.
+    /// Write a newline to this file descriptor when counting has begun.
     #[arg(long, value_name = "FD", hide = true)]
     pub(super) ready_fd: Option<i32>,
-    /// Command to run meanwhile.
+    /// Command to run while counting.
     #[arg(last = true, value_name = "COMMAND")]
     pub(super) command: Vec<PathBuf>,
 }
 
 /// Trace events and print them as they happen.
 ///
-/// Lines are those of tracefs. With COMMAND, it is started once everything is attached, it and its children are
-/// traced (everything with --all), and the recording ends when it does; its exit code is ours. Counts of hits go to
-/// standard error at the end: hits = filtered + recorded + dropped.
+/// Lines have the format of tracefs. With COMMAND, the command starts when everything is attached. It and its
+/// children are traced (everything with --all), the recording ends with it, and tracer exits with its code. Counts of
+/// hits go to standard error at the end: hits = filtered + recorded + dropped.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:\n  \
     tracer record -e sched:sched_switch --for 2s\n  \
@@ -131,20 +132,21 @@ pub(super) struct HistArgs {
     tracer record -e 'kmem:kmalloc if bytes_req > 4096' --comm bash --json")]
 #[allow(clippy::struct_excessive_bools)]
 pub(super) struct RecordArgs {
-    /// Event to trace, with an optional filter: 'SYSTEM:EVENT[ if FILTER]'. Globs name several; repeatable.
+    /// Event to trace, with an optional filter: 'SYSTEM:EVENT[ if FILTER]'. A glob names several. Repeatable.
     #[arg(short = 'e', long = "event", value_name = "EVENT", required_unless_present_any = ["probes", "programs"])]
     pub(super) events: Vec<String>,
     /// Event to define and trace, in the language of dynamic_events, with an optional filter:
     /// 'p|r|f|t|e[:[GROUP/]EVENT] WHERE [ARGS][ if FILTER]'. Repeatable.
     #[arg(short = 'p', long = "probe", value_name = "DEFINITION")]
     pub(super) probes: Vec<String>,
-    /// Program or library whose own events (crate tracer-events) --event names too; all of them without any. Repeatable.
+    /// Program or library whose own events (crate tracer-events) --event can name. Without --event, all of them.
+    /// Repeatable.
     #[arg(long = "program", value_name = "PATH")]
     pub(super) programs: Vec<PathBuf>,
     /// Trace only this process: its threads, and the children it starts from now on. Repeatable.
     #[arg(short = 'P', long, value_name = "PID")]
     pub(super) pid: Vec<u32>,
-    /// Trace only threads of this name (in the kernel, before anything is recorded).
+    /// Trace only threads of this name. The check runs in the kernel.
     #[arg(long, value_name = "NAME")]
     pub(super) comm: Option<String>,
     /// Stop after this long: 500ms, 5s, 2m.
@@ -153,14 +155,14 @@ pub(super) struct RecordArgs {
     /// Stop after this many records.
     #[arg(short = 'n', long, value_name = "N")]
     pub(super) count: Option<u64>,
-    /// Write to a file instead of standard output.
+    /// Write to this file instead of standard output.
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
-    /// One JSON object a line.
+    /// Print one JSON object per line.
     #[arg(long, conflicts_with_all = ["raw", "hex", "bin", "fields"])]
     pub(super) json: bool,
-    /// Ring buffer of each CPU in KiB; rounded up to a power of two.
-    #[arg(short = 'b', long, value_name = "KIB", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(4..=1 << 21))]
+    /// Ring of each CPU in KiB, rounded up to a power of two.
+    #[arg(short = 'b', long, value_name = "KIB", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(4..=1 << 19))]
     pub(super) buffer_size_kb: u32,
     /// With COMMAND: trace everything, not only the command.
     #[arg(short, long)]
@@ -171,28 +173,28 @@ pub(super) struct RecordArgs {
     /// Attach to perf tracepoints only, never to raw ones.
     #[arg(long)]
     pub(super) tracepoints: bool,
-    /// Numbers instead of text (trace option `raw`).
+    /// Print numbers instead of text (trace option `raw`).
     #[arg(long)]
     pub(super) raw: bool,
-    /// Hexadecimal bytes (trace option `hex`).
+    /// Print hexadecimal bytes (trace option `hex`).
     #[arg(long)]
     pub(super) hex: bool,
-    /// Bytes (trace option `bin`).
+    /// Print bytes (trace option `bin`).
     #[arg(long)]
     pub(super) bin: bool,
-    /// Fields by name and value (trace option `fields`).
+    /// Print fields by name and value (trace option `fields`).
     #[arg(long)]
     pub(super) fields: bool,
-    /// No latency flags (trace option `noirq-info`).
+    /// Print no latency flags (trace option `noirq-info`).
     #[arg(long)]
     pub(super) no_irq_info: bool,
-    /// Process id behind the thread id (trace option `record-tgid`).
+    /// Print the process id after the thread id (trace option `record-tgid`).
     #[arg(long)]
     pub(super) tgid: bool,
-    /// No header.
+    /// Print no header.
     #[arg(short, long)]
     pub(super) quiet: bool,
-    /// Write a newline to this file descriptor once everything is attached.
+    /// Write a newline to this file descriptor when everything is attached.
     #[arg(long, value_name = "FD", hide = true)]
     pub(super) ready_fd: Option<i32>,
     /// Command to run and trace.
@@ -200,7 +202,7 @@ pub(super) struct RecordArgs {
     pub(super) command: Vec<OsString>,
 }
 
-/// List events, with their fields when asked.
+/// List events, with their fields on request.
 #[derive(Debug, ClapArgs)]
 #[command(
     after_help = "Examples:\n  tracer list\n  tracer list 'sched:*'\n  tracer list -l sched:sched_switch"
@@ -209,15 +211,15 @@ pub(super) struct ListArgs {
     /// Which events: SYSTEM, EVENT or SYSTEM:EVENT, each a glob. All by default.
     #[arg(value_name = "GLOB", default_value = "*:*")]
     pub(super) pattern: String,
-    /// Show the format file of each: fields, offsets, print fmt.
+    /// Show the format file of each event: fields, offsets, print fmt.
     #[arg(short = 'l', long)]
     pub(super) formats: bool,
-    /// One JSON object a line.
+    /// Print one JSON object per line.
     #[arg(long)]
     pub(super) json: bool,
 }
 
-/// Show what becomes of a filter: tokens, tree, plan, hook and eBPF instructions; or of a definition.
+/// Show how a filter or a definition is compiled: tokens, tree, plan, hook and eBPF instructions.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:\n  \
     tracer explain sched:sched_switch 'prev_comm ~ \"ba*\" || next_prio < 100'\n  \
@@ -226,31 +228,31 @@ pub(super) struct ExplainArgs {
     /// SYSTEM:EVENT.
     #[arg(value_name = "EVENT", required_unless_present = "probe")]
     pub(super) event: Option<String>,
-    /// The filter; without one, how the record is made.
+    /// Filter. Without one, the output shows how the record is made.
     #[arg(value_name = "FILTER")]
     pub(super) filter: Option<String>,
-    /// Explain a definition of a dynamic event, which a filter may follow as ` if FILTER`.
+    /// Explain the definition of a dynamic event. A filter may follow as ` if FILTER`.
     #[arg(short = 'p', long, value_name = "DEFINITION", conflicts_with = "event")]
     pub(super) probe: Option<String>,
-    /// Explain the perf tracepoint, not the raw one.
+    /// Explain the perf tracepoint instead of the raw one.
     #[arg(long)]
     pub(super) tracepoints: bool,
-    /// Show the whole linked program, not only what was generated.
+    /// Show the whole linked program, not only the generated part.
     #[arg(long)]
     pub(super) linked: bool,
 }
 
-/// Tell what this kernel and these privileges allow, each no with its reason.
+/// Report what this kernel and these privileges allow, and why not where they do not.
 #[derive(Debug, ClapArgs)]
 pub(super) struct DoctorArgs {
-    /// One JSON object a line.
+    /// Print one JSON object per line.
     #[arg(long)]
     pub(super) json: bool,
 }
 
-/// Mount a tracefs of our own: files that behave as the kernel's tracing files do.
+/// Mount a mirror of tracefs: files that behave like the kernel's tracing files.
 ///
-/// Serves it until it is interrupted or somebody unmounts it; then nothing stays behind.
+/// Serves the mirror until it receives SIGINT or SIGTERM or is unmounted. It then detaches everything.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:\n  \
     tracer mount &\n  \
@@ -260,51 +262,53 @@ pub(super) struct DoctorArgs {
     cat trace")]
 #[allow(clippy::struct_excessive_bools)]
 pub(super) struct MountArgs {
-    /// Where.
+    /// Directory to mount on.
     #[arg(value_name = "DIR", default_value = "/run/tracer/tracing")]
     pub(super) dir: PathBuf,
     #[command(flatten)]
     pub(super) serving: Serving,
-    /// Events to turn on at once: SYSTEM:EVENT,SYSTEM,... as the kernel's `trace_event=`. Repeatable.
+    /// Events to enable at the start: SYSTEM:EVENT,SYSTEM,... as in the kernel's `trace_event=`. Repeatable.
     #[arg(long, value_name = "LIST")]
     pub(super) trace_event: Vec<String>,
-    /// Do what the kernel's command line says: trace_event, trace_instance, trace_options, trace_clock, trace_buf_size.
+    /// Apply these options of the kernel's command line: trace_event, trace_instance, trace_options, trace_clock,
+    /// trace_buf_size.
     #[arg(long)]
     pub(super) boot: bool,
-    /// Take up events, filters, instances and options of a daemon that was killed here; then nothing else is done first.
+    /// Restore what was set in a daemon that was killed here. If anything is restored, --boot and --trace-event do
+    /// nothing.
     #[arg(long)]
     pub(super) restore: bool,
-    /// Let programs of others emit synthetic events, by maps with names below this directory of a BPF file system.
+    /// Let eBPF programs emit synthetic events through maps pinned in this directory of a BPF file system.
     #[arg(long, value_name = "DIR")]
     pub(super) pin: Option<PathBuf>,
-    /// Serve in the background: return once it is mounted.
+    /// Serve in the background, and return when the mirror is mounted.
     #[arg(long)]
     pub(super) background: bool,
-    /// Append messages to this file once it serves. Without it they go to standard error, and of a mirror in the background to
-    /// the system's log (/dev/log).
+    /// Append messages to this file once the mirror is served. Without it they go to standard error or, in the
+    /// background, to the system's log (/dev/log).
     #[arg(long, value_name = "FILE")]
     pub(super) log: Option<PathBuf>,
-    /// Mount over whatever is there, another mirror included.
+    /// Mount over whatever is mounted there, another mirror included.
     #[arg(long, hide = true)]
     pub(super) over: bool,
-    /// End when this process does.
+    /// End when this process ends.
     #[arg(long, value_name = "PID")]
     pub(super) until: Option<i32>,
-    /// This is the process in the background.
+    /// Run as the process in the background.
     #[arg(long, hide = true, conflicts_with = "background")]
     pub(super) detached: bool,
-    /// Write a newline to this file descriptor once it is mounted.
+    /// Write a newline to this file descriptor when the mirror is mounted.
     #[arg(long, value_name = "FD", hide = true)]
     pub(super) ready_fd: Option<i32>,
 }
 
-/// How a mirror is served.
+/// How to serve a mirror.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Serving {
-    /// User that the files belong to.
+    /// Owner of the files.
     #[arg(long, value_name = "UID", default_value_t = 0)]
     uid: u32,
-    /// Group that the files belong to.
+    /// Group of the files.
     #[arg(long, value_name = "GID", default_value_t = 0)]
     gid: u32,
     /// Permissions of the top directory, octal.
@@ -313,12 +317,11 @@ pub(super) struct Serving {
 }
 
 impl Serving {
-    /// Whose the files are.
     pub(super) fn owner(&self) -> Owner {
         Owner { uid: self.uid, gid: self.gid, mode: self.mode }
     }
 
-    /// The same as arguments.
+    /// The command-line arguments with these values.
     pub(super) fn arguments(&self) -> Vec<OsString> {
         vec![
             format!("--uid={}", self.uid).into(),
@@ -328,37 +331,47 @@ impl Serving {
     }
 }
 
-/// Run a command that finds the mirror where tools look for tracefs.
+/// Run a command that finds a mirror where tools look for tracefs.
 ///
-/// The command has mounts of its own, in which /sys/kernel/tracing and /sys/kernel/debug/tracing are a mirror that
-/// lives as long as it. Exit status and signals are the command's own; nothing stays behind, and nothing is seen
-/// outside.
+/// The command runs in its own mount namespace, in which /sys/kernel/tracing and /sys/kernel/debug/tracing are a
+/// mirror. The mirror ends with the command and is invisible outside. Exit status and signals are those of the
+/// command.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:\n  \
     tracer exec trace-cmd record -e sched:sched_switch sleep 1\n  \
     tracer exec -- sh -c 'echo 1 > /sys/kernel/tracing/events/sched/enable; cat /sys/kernel/tracing/trace'\n  \
     tracer exec --mirror /run/tracer/tracing bash")]
 pub(super) struct ExecArgs {
-    /// Use the mirror that is mounted here, in place of one for the command alone.
+    /// Use the mirror that is mounted here instead of a new one.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["uid", "gid", "mode"])]
     pub(super) mirror: Option<PathBuf>,
     #[command(flatten)]
     pub(super) serving: Serving,
-    /// The command.
+    /// Command to run.
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
 }
 
-/// Reads permissions as chmod(1) takes them.
-fn mode(text: &str) -> Result<u16, String> {
-    u16::from_str_radix(text, 8)
-        .ok()
-        .filter(|mode| *mode <= 0o7777)
-        .ok_or_else(|| "permissions are octal, such as 755".to_owned())
+/// The error of an option's value that has the wrong form.
+#[derive(Debug, PartialEq, thiserror::Error)]
+enum ValueError {
+    #[error("permissions are octal, such as 755")]
+    Mode,
+    #[error("a duration is a number and one of us, ms, s, m, h")]
+    DurationUnit,
+    #[error("a duration starts with a number")]
+    DurationNumber,
+    #[error(transparent)]
+    Duration(#[from] std::time::TryFromFloatSecsError),
 }
 
-/// Reads `500ms`, `5s`, `2m`, `1h`, or seconds without a unit.
-fn duration(text: &str) -> Result<Duration, String> {
+/// Parses permissions as chmod(1) does.
+fn mode(text: &str) -> Result<u16, ValueError> {
+    u16::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777).ok_or(ValueError::Mode)
+}
+
+/// Parses `500ms`, `5s`, `2m`, `1h`, or seconds without a unit.
+fn duration(text: &str) -> Result<Duration, ValueError> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let scale = match unit {
@@ -367,10 +380,10 @@ fn duration(text: &str) -> Result<Duration, String> {
         "" | "s" => 1.0,
         "m" | "min" => 60.0,
         "h" => 3600.0,
-        _ => return Err("a duration is a number and one of us, ms, s, m, h".to_owned()),
+        _ => return Err(ValueError::DurationUnit),
     };
-    let number: f64 = number.parse().map_err(|_| "a duration starts with a number".to_owned())?;
-    Duration::try_from_secs_f64(number * scale).map_err(|error| error.to_string())
+    let number: f64 = number.parse().map_err(|_| ValueError::DurationNumber)?;
+    Ok(Duration::try_from_secs_f64(number * scale)?)
 }
 
 #[cfg(test)]
@@ -380,12 +393,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn clap_accepts_the_command_line() {
         Args::command().debug_assert();
     }
 
     #[test]
-    fn the_service_starts_with_a_command_line_that_is_one() {
+    fn the_service_starts_with_a_valid_command_line() {
         let unit = include_str!("../../../packaging/systemd/tracer.service");
         let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
         let args = Args::try_parse_from(start.split(' ')).unwrap();
@@ -394,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn durations() {
+    fn durations_are_parsed_with_and_without_a_unit() {
         assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));

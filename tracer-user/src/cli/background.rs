@@ -1,4 +1,4 @@
-//! A `tracer mount` that goes on by itself: started again as a process of its own, awaited until it serves.
+//! `tracer mount --background`: starts the daemon as a separate process and waits until it serves.
 
 use std::{
     ffi::OsString,
@@ -9,10 +9,10 @@ use std::{
 
 use anyhow::{Context, bail};
 
-/// This program, however it was found and whatever became of its file.
+/// The running program, even if its file was moved or deleted.
 const SELF: &str = "/proc/self/exe";
 
-/// Runs `tracer mount --background` with these arguments: the daemon is nobody's child then.
+/// Runs `tracer mount --background` with these arguments. The daemon is then not a child of this process.
 pub(super) fn start(arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<()> {
     let status = Command::new(SELF)
         .args(["mount", "--background"])
@@ -27,8 +27,8 @@ pub(super) fn start(arguments: impl IntoIterator<Item = OsString>) -> anyhow::Re
     Ok(())
 }
 
-/// Starts this very `tracer mount` as a daemon, and returns once it serves; what it has to say before that goes to
-/// our standard error.
+/// Starts the same `tracer mount` command as a daemon, and returns once it serves. Until then the daemon's messages
+/// go to standard error.
 pub(super) fn become_parent() -> anyhow::Result<()> {
     let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--background");
     let mut daemon = Command::new(SELF)
@@ -41,27 +41,27 @@ pub(super) fn become_parent() -> anyhow::Result<()> {
     let mut said = Vec::new();
     daemon.stdout.take().context("its output is a pipe")?.read_to_end(&mut said)?;
     if said.is_empty() {
-        // It has told why.
+        // The daemon has printed the reason.
         daemon.wait()?;
         bail!("the daemon ended");
     }
     Ok(())
 }
 
-/// In the daemon: a session of its own, so that no terminal's signals reach it.
+/// In the daemon: starts a session, so that signals of the terminal do not reach it.
 pub(super) fn leave_terminal() -> anyhow::Result<()> {
     rustix::process::setsid().context("no session of its own")?;
     Ok(std::env::set_current_dir("/")?)
 }
 
-/// In the daemon: says that it serves, and lets go of what whoever started it may wait on. Messages go to `log` from then on, or
-/// to the system's log.
-pub(super) fn tell(log: Option<File>) -> std::io::Result<()> {
+/// In the daemon: reports to the parent that it serves. Then replaces standard output and error, because the caller may
+/// wait for their end. From then on, messages go to `log` or to the system's log.
+pub(super) fn report_ready(log: Option<File>) -> std::io::Result<()> {
     std::io::Write::write_all(&mut std::io::stdout().lock(), b"\n")?;
     std::io::Write::flush(&mut std::io::stdout().lock())?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(&null)?;
-    // Where it dies of a panic, the last words go there.
+    // A panic writes its message there.
     rustix::stdio::dup2_stderr(log.as_ref().unwrap_or(&null))?;
     super::log::leave_stderr(log);
     Ok(())

@@ -1,4 +1,4 @@
-//! `tracer doctor`.
+//! `tracer doctor`: reports the features that this kernel and these privileges allow.
 
 use std::io::Write;
 
@@ -49,7 +49,7 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     }
     for (role, process) in Role::ALL {
         if args.json {
-            writeln!(out, "{}", kept_json(role, process))?;
+            writeln!(out, "{}", privileges_json(role, process))?;
         } else {
             out.write_all(kept(role, process).as_bytes())?;
         }
@@ -61,7 +61,7 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a process keeps, as text.
+/// The privileges that a process keeps, as text.
 fn kept(role: Role, process: &str) -> String {
     let first = if role == Role::ALL[0].0 {
         "kept once set up, each with no_new_privs and a filter of system calls:\n"
@@ -78,15 +78,15 @@ fn kept(role: Role, process: &str) -> String {
     format!("{first}  {process}: {count}\n{}", names.collect::<String>())
 }
 
-/// The same as JSON.
-fn kept_json(role: Role, process: &str) -> serde_json::Value {
+/// The privileges that a process keeps, as JSON.
+fn privileges_json(role: Role, process: &str) -> serde_json::Value {
     let kept = role.capabilities().iter();
     let kept: Vec<_> =
         kept.map(|kept| serde_json::json!({"name": kept.name, "reason": kept.reason})).collect();
     serde_json::json!({"group": "kept", "process": process, "capabilities": kept})
 }
 
-/// The events whose print fmt is not followed, with the reason.
+/// Lists the events whose print format cannot be evaluated, with the reason.
 fn unrendered(out: &mut impl Write) -> anyhow::Result<()> {
     let facts = match Facts::running() {
         Ok(facts) => facts,
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_shown_with_its_reason() {
+    fn kept_privileges_are_shown_with_their_reasons() {
         assert_eq!(kept(Role::Closer, "closer"), "  closer: no capability\n");
         let text = kept(Role::ClientMemory, "client memory");
         assert_eq!(
@@ -130,7 +130,7 @@ mod tests {
         let text = kept(Role::Daemon, "mount");
         assert!(text.starts_with("kept once set up") && text.contains("\n          CAP_BPF "), "{text}");
         for (role, process) in Role::ALL {
-            let shown = kept_json(role, process);
+            let shown = privileges_json(role, process);
             assert_eq!(shown["capabilities"].as_array().unwrap().len(), role.capabilities().len());
         }
     }

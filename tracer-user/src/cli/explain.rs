@@ -1,6 +1,6 @@
-//! `tracer explain`.
+//! `tracer explain`: prints each stage of the compilation of a filter or a definition.
 
-use std::io::Write;
+use std::{io::Write, sync::Arc};
 
 use anyhow::Context;
 
@@ -8,34 +8,38 @@ use super::args::ExplainArgs;
 use crate::{
     attach,
     engine::{
+        context,
         facts::Facts,
         hooks::AttachPlan,
-        probes, recorder,
-        selection::{self, Selected},
+        probes,
+        record::{RecordRequest, SelectedEvent, Selection},
     },
     plan::{resolve, source::ProgramContext},
 };
 
 pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
-    let facts = Facts::running()?;
+    let facts = Arc::new(Facts::running()?);
+    let mut request = RecordRequest::default();
     if let Some(definition) = &args.probe {
-        let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-        for event in probes::select(std::slice::from_ref(definition), &facts)? {
+        request.probes.push(definition.clone());
+    } else {
+        let event = args.event.clone().unwrap_or_default();
+        request.events.push(match &args.filter {
+            Some(filter) => format!("{event} if {filter}"),
+            None => event,
+        });
+    }
+    let mut selection = Selection::new(&request, Arc::clone(&facts))?;
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    if args.probe.is_some() {
+        for event in selection.events() {
             probe(&mut out, &event, args, &facts)?;
         }
         return Ok(out.flush()?);
     }
-    let event = args.event.clone().unwrap_or_default();
-    let text = match &args.filter {
-        Some(filter) => format!("{event} if {filter}"),
-        None => event,
-    };
-    let selected = selection::select(&text, &facts.tracefs, &facts)?;
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    let formats: Vec<_> = selected.iter().map(|event| &event.format).collect();
-    let chosen = recorder::try_hooks(&formats, args.tracepoints, &facts)?;
-    for (event, chosen) in selected.iter().zip(chosen) {
-        one(&mut out, event, args, chosen, &facts)?;
+    let chosen = selection.try_hooks(args.tracepoints)?;
+    for (event, chosen) in selection.events().zip(chosen) {
+        one(&mut out, &event, args, chosen, &facts)?;
     }
     out.flush()?;
     Ok(())
@@ -43,12 +47,12 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
 
 fn one(
     out: &mut impl Write,
-    event: &Selected,
+    event: &SelectedEvent<'_>,
     args: &ExplainArgs,
     mut chosen: AttachPlan,
     facts: &Facts,
 ) -> anyhow::Result<()> {
-    let format = &event.format;
+    let format = event.format;
     writeln!(out, "event {} (id {})", format.full_name(), format.id)?;
     if let Some(filter) = &args.filter {
         let stages = resolve::stages(filter.as_bytes(), format, facts).context("filter")?;
@@ -60,12 +64,12 @@ fn one(
         writeln!(out, "\ntree\n  {}", stages.tree)?;
         writeln!(out, "\nplan\n{}", indent(&format!("{:#?}", stages.filter)))?;
     }
-    let cast = recorder::cast(facts);
-    let listing = attach::listing(format, &chosen.hook, event.filter.as_ref(), args.linked, cast);
+    let cast = context::cast(facts);
+    let listing = attach::listing(format, &chosen.hook, event.filter, args.linked, cast);
     let listing = match listing {
         Err(error) if chosen.hook != ProgramContext::Tracepoint => {
             chosen = AttachPlan::tracepoint(format, error.to_string());
-            attach::listing(format, &chosen.hook, event.filter.as_ref(), args.linked, cast)?
+            attach::listing(format, &chosen.hook, event.filter, args.linked, cast)?
         }
         other => other?,
     };
@@ -84,9 +88,14 @@ fn one(
     Ok(())
 }
 
-/// A dynamic event: what its arguments are, where they come from at each hook that can give them, and why others cannot.
-fn probe(out: &mut impl Write, event: &Selected, args: &ExplainArgs, facts: &Facts) -> anyhow::Result<()> {
-    let Some(probe) = &event.probe else { return Ok(()) };
+/// Explains a dynamic event: its arguments, their sources at each usable hook, and why other hooks are unusable.
+fn probe(
+    out: &mut impl Write,
+    event: &SelectedEvent<'_>,
+    args: &ExplainArgs,
+    facts: &Facts,
+) -> anyhow::Result<()> {
+    let [probe] = &event.probes[..] else { return Ok(()) };
     write!(out, "event {} (id {})", event.format.full_name(), event.format.id)?;
     writeln!(out, "\n\nprint fmt\n  {}", event.format.print_fmt)?;
     if !probe.args.is_empty() {
@@ -95,10 +104,10 @@ fn probe(out: &mut impl Write, event: &Selected, args: &ExplainArgs, facts: &Fac
     for arg in &probe.args {
         writeln!(out, "  {}: {}: {}", arg.arg.name, arg.arg.ty.name, arg.program)?;
     }
-    if let Some(filter) = &event.filter {
+    if let Some(filter) = event.filter {
         writeln!(out, "\nfilter\n{}", indent(&format!("{filter:#?}")))?;
     }
-    let probes::Candidates { usable, lacking } = probes::candidates(probe, event.base.as_deref(), facts);
+    let probes::Candidates { usable, lacking } = probes::candidates(probe, facts);
     writeln!(out, "\nhooks, best first")?;
     for candidate in &usable {
         writeln!(out, "  {}", candidate.name())?;
@@ -110,8 +119,7 @@ fn probe(out: &mut impl Write, event: &Selected, args: &ExplainArgs, facts: &Fac
         writeln!(out, "  not {hook}: {why}")?;
     }
     if let Some(first) = usable.first() {
-        let filter = event.filter.as_ref();
-        let listing = attach::listing(&event.format, &first.hook, filter, args.linked, None)?;
+        let listing = attach::listing(event.format, &first.hook, event.filter, args.linked, None)?;
         writeln!(out, "\neBPF at {}\n{}", first.name(), indent(&listing))?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! `tracer hist`.
+//! `tracer hist`: counts hits in the kernel and prints the tables.
 
 use std::{
     fs::File,
@@ -12,46 +12,33 @@ use anyhow::{Context, bail};
 
 use super::{args::HistArgs, record::Signals};
 use crate::engine::{
+    attachments::AttachOptions,
     confine::{self, Role},
     facts::Facts,
-    hist::{
-        HistError, Histogram, Options,
-        several::{HistRequest, Histograms},
-    },
+    hist::{HistError, HistRequest, Histograms},
 };
 
-/// How often it is looked whether the command has ended.
+/// How often to check whether the command has ended.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Puts the cursor into the corner; takes away what is right of it in a line, or below.
+/// Control sequences: move the cursor to the top left, clear the rest of the line, clear the rest of the screen.
 const TO_THE_TOP: &[u8] = b"\x1b[H";
 const REST_OF_LINE: &[u8] = b"\x1b[K";
 const REST: &[u8] = b"\x1b[J";
 
-/// What counts.
-enum Counting {
-    /// A histogram that needs nothing but its event.
-    One(Box<Histogram>),
-    /// Others.
-    Several(Box<Histograms>),
-}
-
 pub(super) fn run(args: &HistArgs) -> anyhow::Result<ExitCode> {
     let facts = Arc::new(Facts::running()?);
     let signals = Signals::install().context("cannot catch signals")?;
-    let mut counting = start(args, &facts)?;
+    let mut histograms = start(args, &facts)?;
     let ready = args.ready_fd.map(|fd| File::options().write(true).open(format!("/proc/self/fd/{fd}")));
-    // The command has the caller's privileges, so it comes first.
+    // The command needs the caller's privileges, so it starts before they are dropped.
     let mut child = match args.command.split_first() {
         Some((program, rest)) => {
             Some(Command::new(program).args(rest).spawn().with_context(|| program.display().to_string())?)
         }
         None => None,
     };
-    match &counting {
-        Counting::One(histogram) => histogram.prepare(&facts),
-        Counting::Several(histograms) => histograms.prepare(),
-    }
+    histograms.prepare();
     confine::confine(Role::Histogram);
     if let Some(ready) = ready {
         ready?.write_all(b"\n")?;
@@ -60,67 +47,56 @@ pub(super) fn run(args: &HistArgs) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     loop {
         let left = args.limit.map_or(Duration::MAX, |limit| limit.saturating_sub(start.elapsed()));
-        if left.is_zero() || signals.came() {
+        if left.is_zero() || signals.received() {
             break;
         }
         if let Some(status) = child.as_mut().map(std::process::Child::try_wait).transpose()?.flatten() {
-            code = ExitCode::from(status.code().unwrap_or(1) as u8);
+            code = super::exit_code(status);
             break;
         }
         if args.watch.is_some_and(|every| shown.elapsed() >= every) {
             shown = Instant::now();
-            print(&counting.table(args, &facts)?, args, true)?;
+            print(&table(&mut histograms, args)?, args, true)?;
         }
         std::thread::sleep(left.min(TICK));
     }
-    print(&counting.table(args, &facts)?, args, false)?;
+    print(&table(&mut histograms, args)?, args, false)?;
     if let Some(mut child) = child {
-        // It ends by itself, as it would without us.
+        // The command continues if it has not ended.
         let _ = child.try_wait();
     }
     Ok(code)
 }
 
-fn start(args: &HistArgs, facts: &Arc<Facts>) -> anyhow::Result<Counting> {
+fn start(args: &HistArgs, facts: &Arc<Facts>) -> anyhow::Result<Histograms> {
     let wanted = HistRequest {
         synthetic: args.synthetic.clone(),
         dynamic: args.probes.clone(),
         histograms: pairs(&args.histograms)?,
     };
-    if let ([(event, histogram)], true) =
-        (&wanted.histograms[..], wanted.synthetic.is_empty() && wanted.dynamic.is_empty())
-    {
-        let options = Options { tracepoint: args.tracepoints, own: args.own };
-        match Histogram::start(event, histogram, options, facts) {
-            Ok(histogram) => {
-                tracing::info!(via = ?histogram.hook.via, why = %histogram.hook.reason, "counting");
-                return Ok(Counting::One(Box::new(histogram)));
-            }
-            // Snapshots, and histograms on other events for their fields.
-            Err(HistError::NotYet(_)) if !args.own => {}
-            Err(error) => return Err(error.into()),
-        }
+    let options =
+        AttachOptions { perf_tracepoints_only: args.tracepoints, own: args.own, ..AttachOptions::default() };
+    let histograms = Histograms::start(&wanted, options, Arc::clone(facts))?;
+    for (event, hook) in histograms.hooks() {
+        tracing::info!(event, ?hook, "counting");
     }
-    if args.own {
-        bail!("--own wants one event that is defined nowhere");
-    }
-    Ok(Counting::Several(Box::new(Histograms::start(&wanted, Arc::clone(facts))?)))
+    Ok(histograms)
 }
 
-/// Takes `EVENT HISTOGRAM [if FILTER]` apart, as often as it is there.
+/// Splits the words into pairs of event and histogram. A filter after `if` becomes a part of its histogram.
 fn pairs(words: &[String]) -> anyhow::Result<Vec<(String, String)>> {
     let mut pairs: Vec<(String, String)> = Vec::new();
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let filter = match word.as_str() {
-            "if" => Some(words.next().context("no filter behind `if`")?.as_str()),
+            "if" => Some(words.next().context("no filter after `if`")?.as_str()),
             word => word.strip_prefix("if ").map(str::trim_start),
         };
         match (filter, pairs.last_mut()) {
             (Some(filter), Some((_, histogram))) => histogram.extend([" if ", filter]),
-            (Some(_), None) => bail!("`if` stands behind a histogram"),
+            (Some(_), None) => bail!("`if` must follow a histogram"),
             (None, _) => {
-                let histogram = words.next().with_context(|| format!("no histogram behind `{word}`"))?;
+                let histogram = words.next().with_context(|| format!("no histogram after `{word}`"))?;
                 pairs.push((word.clone(), histogram.clone()));
             }
         }
@@ -128,19 +104,12 @@ fn pairs(words: &[String]) -> anyhow::Result<Vec<(String, String)>> {
     Ok(pairs)
 }
 
-impl Counting {
-    fn table(&mut self, args: &HistArgs, facts: &Facts) -> Result<Vec<u8>, HistError> {
-        match self {
-            Self::One(histogram) if args.json => histogram.json(facts),
-            Self::One(histogram) => histogram.text(facts),
-            Self::Several(histograms) if args.json => histograms.json(args.all),
-            Self::Several(histograms) => histograms.text(args.all),
-        }
-    }
+fn table(histograms: &mut Histograms, args: &HistArgs) -> Result<Vec<u8>, HistError> {
+    if args.json { histograms.json(args.all) } else { histograms.text(args.all) }
 }
 
-/// Prints a table: over the one before where somebody watches, and then no more of it than there are lines.
-fn print(text: &[u8], args: &HistArgs, goes_on: bool) -> anyhow::Result<()> {
+/// Prints a table. With `--watch` on a terminal it replaces the previous one, and is cut to the height of the screen.
+fn print(text: &[u8], args: &HistArgs, continues: bool) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     if args.watch.is_none() || args.json || !out.is_terminal() {
         out.write_all(text)?;
@@ -148,7 +117,7 @@ fn print(text: &[u8], args: &HistArgs, goes_on: bool) -> anyhow::Result<()> {
         return Ok(());
     }
     let height = rustix::termios::tcgetwinsize(&out).map_or(0, |size| usize::from(size.ws_row));
-    let shown = if goes_on { fitting(text, height) } else { text.to_vec() };
+    let shown = if continues { fitting(text, height) } else { text.to_vec() };
     let mut screen = TO_THE_TOP.to_vec();
     for line in shown.split_inclusive(|byte| *byte == b'\n') {
         let end = line.strip_suffix(b"\n");
@@ -162,18 +131,18 @@ fn print(text: &[u8], args: &HistArgs, goes_on: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As many lines as a screen of this height has, the last of which says how many are left out.
+/// The lines that fit a screen of this height. If some do not fit, the last line counts them.
 fn fitting(text: &[u8], height: usize) -> Vec<u8> {
     let lines = text.split_inclusive(|byte| *byte == b'\n').count();
-    // Below the last one the cursor stands.
-    let room = height.saturating_sub(1);
-    if height == 0 || lines <= room {
+    // The cursor needs the line after the last.
+    let available = height.saturating_sub(1);
+    if height == 0 || lines <= available {
         return text.to_vec();
     }
-    let kept = room.saturating_sub(1);
+    let shown_lines = available.saturating_sub(1);
     let mut shown: Vec<u8> =
-        text.split_inclusive(|byte| *byte == b'\n').take(kept).flatten().copied().collect();
-    shown.extend(format!("... {} lines more\n", lines - kept).bytes());
+        text.split_inclusive(|byte| *byte == b'\n').take(shown_lines).flatten().copied().collect();
+    shown.extend(format!("... {} lines more\n", lines - shown_lines).bytes());
     shown
 }
 
@@ -187,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn words_come_in_pairs() {
+    fn words_are_split_into_pairs_of_event_and_histogram() {
         let pair = |event: &str, histogram: &str| (event.to_owned(), histogram.to_owned());
         assert_eq!(
             parsed(&["a:b", "keys=x", "if", "x > 1", "c:d", "keys=y:vals=z", "if z", "e:f", "keys=w if w"]),
@@ -197,13 +166,13 @@ mod tests {
                 pair("e:f", "keys=w if w")
             ])
         );
-        assert_eq!(parsed(&["a:b"]), Err("no histogram behind `a:b`".to_owned()));
-        assert_eq!(parsed(&["if", "x"]), Err("`if` stands behind a histogram".to_owned()));
-        assert_eq!(parsed(&["a:b", "keys=x", "if"]), Err("no filter behind `if`".to_owned()));
+        assert_eq!(parsed(&["a:b"]), Err("no histogram after `a:b`".to_owned()));
+        assert_eq!(parsed(&["if", "x"]), Err("`if` must follow a histogram".to_owned()));
+        assert_eq!(parsed(&["a:b", "keys=x", "if"]), Err("no filter after `if`".to_owned()));
     }
 
     #[test]
-    fn a_screen_is_filled_and_not_scrolled() {
+    fn a_table_is_cut_to_the_height_of_the_screen() {
         let text = b"1\n2\n3\n4\n";
         assert_eq!(fitting(text, 0), text);
         assert_eq!(fitting(text, 5), text);

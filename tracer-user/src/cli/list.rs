@@ -1,4 +1,4 @@
-//! `tracer list`.
+//! `tracer list`: prints the names of events, and their fields on request.
 
 use std::io::Write;
 
@@ -13,7 +13,7 @@ use crate::{
 
 pub(super) fn run(args: &ListArgs) -> anyhow::Result<()> {
     let tracefs = Tracefs::open()?;
-    // Root's files, read as root, take no capability.
+    // Root can read its own files without a capability.
     confine::confine(Role::Reader);
     let catalogue = Catalogue::parse(&tracefs.available_events()?);
     let matching = catalogue.matching(&args.pattern);

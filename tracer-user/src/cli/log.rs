@@ -1,5 +1,5 @@
-//! Where messages of the program go: standard error, until a daemon has left it behind; then the file that `--log` names, or
-//! else the system's log (/dev/log, RFC 3164) where there is one.
+//! Destination of log messages: standard error until a daemon leaves it, then the file of `--log`, or without one the
+//! system's log (/dev/log, RFC 3164) if it exists.
 
 use std::{
     fs::File,
@@ -14,7 +14,7 @@ const SYSTEM: &str = "/dev/log";
 /// Facility `daemon`, severity `warning`.
 const PRIORITY: u32 = 3 << 3 | 4;
 
-/// Where a message goes.
+/// Destination of messages.
 #[derive(Debug)]
 enum Target {
     Stderr,
@@ -29,7 +29,7 @@ fn set(target: Target) {
     *TARGET.lock().unwrap_or_else(PoisonError::into_inner) = target;
 }
 
-/// What the subscriber writes to: a message at a time.
+/// The subscriber's writer. Each write is one message.
 #[derive(Debug)]
 pub(super) struct Log;
 
@@ -58,22 +58,22 @@ impl Target {
     }
 }
 
-/// Opens a file to append messages to, its owner's alone where it is new.
+/// Opens a file to append messages. A new file is accessible to its owner only.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     File::options().append(true).create(true).mode(0o600).open(path)
 }
 
-/// From now on nothing goes to standard error: messages go to a file, or else to the system's log.
+/// Stops writing to standard error. Messages go to `file`, or without one to the system's log.
 pub(super) fn leave_stderr(file: Option<File>) {
     set(file.map_or_else(|| system(Path::new(SYSTEM)), Target::File));
 }
 
-/// The system's log, where somebody listens.
+/// Connects to the system's log. Without a listener, messages are discarded.
 fn system(path: &Path) -> Target {
     let connect = || {
         let socket = UnixDatagram::unbound()?;
         socket.connect(path)?;
-        // A log that is full loses messages; nobody waits for it.
+        // A full log loses messages instead of blocking.
         socket.set_nonblocking(true)?;
         Ok::<_, io::Error>(socket)
     };

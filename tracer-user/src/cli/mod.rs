@@ -1,4 +1,4 @@
-//! The command line: clap's structures, one file a command, errors shown with their causes.
+//! The command line: clap structures, one file per command, errors shown with their causes.
 
 mod args;
 mod background;
@@ -13,25 +13,38 @@ mod notify;
 mod record;
 mod style;
 
-use std::{io::IsTerminal, process::ExitCode, time::Duration};
+use std::{
+    io::IsTerminal,
+    os::unix::process::ExitStatusExt,
+    process::{ExitCode, ExitStatus},
+    time::Duration,
+};
 
 use clap::Parser;
 
 use args::{Args, Command};
 
-/// Exit code of a command line that makes no sense, as clap's own.
+/// Exit code of an invalid command line, the same as clap's.
 const USAGE: u8 = 2;
 
-/// How long probes of files may take to be taken off at the end of a command.
+/// Limit for removing probes of files at the end of a command.
 const UNLINK: Duration = Duration::from_secs(5);
 
-/// Runs the command line and gives the exit code: 0 done, 1 failed, 2 wrong usage; `record -- COMMAND` gives the
-/// command's own.
+/// The exit code for the end of a command: its own, or 128 and the signal's number, as shells report it.
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().unwrap_or_else(|| status.signal().unwrap_or(0).saturating_add(128));
+    ExitCode::from(code as u8)
+}
+
+/// Runs the command line and returns the exit code: 0 for success, 1 for failure, 2 for wrong usage. `record`, `hist`
+/// and `exec` with a command return the command's code.
 pub fn main() -> ExitCode {
     let args = Args::parse();
+    // fuser logs each request that the mirror does not have, and each reply to a client that no longer waits. Any client
+    // can cause these. A build in which a library forwards `log` to `tracing` would show them.
     let filter = tracing_subscriber::EnvFilter::try_from_env("TRACER_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    // A daemon's messages end up in a file or a log.
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,fuser=off"));
+    // A daemon's messages go to a file or to the system's log, so they have no colours.
     let stays = !matches!(&args.command, Command::Mount(args) if args.detached || args.log.is_some());
     let ansi = stays && std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi).with_writer(|| log::Log).init();
@@ -50,16 +63,18 @@ pub fn main() -> ExitCode {
             crate::engine::client_memory::run().map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
     };
-    // A daemon has done so, and must not take longer.
+    // A daemon has done this already, and must end soon.
     if !is_daemon && !crate::attach::close_files(UNLINK) {
-        tracing::warn!("a process keeps probes of its files from being taken off; they go with this process");
+        tracing::warn!(
+            "probes of files could not be removed because a process blocks it; they end with this process"
+        );
     }
     match result {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{} {}", style::error("error:"), style::chain(&error));
-            let usage = error.downcast_ref::<crate::engine::selection::SelectError>().is_some()
+            let usage = error.downcast_ref::<crate::engine::record::SelectError>().is_some()
                 || error
                     .downcast_ref::<crate::api::RecordError>()
                     .is_some_and(crate::api::RecordError::is_usage);
@@ -68,7 +83,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Whoever reads our output went away (`tracer list | head`): that is not an error.
+/// Whether the reader of the output closed it (`tracer list | head`), which is not an error.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()

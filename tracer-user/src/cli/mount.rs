@@ -1,4 +1,4 @@
-//! `tracer mount`.
+//! `tracer mount`: serves a mirror of tracefs.
 
 use std::{fs::File, io::Write, rc::Rc, sync::Arc};
 
@@ -8,7 +8,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::{args::MountArgs, background, log, notify};
 use crate::{
     engine::{
-        Engine,
+        self, Engine,
         confine::{self, Role},
         facts::Facts,
         saved::Boot,
@@ -38,8 +38,8 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
         })
         .transpose()?;
     fs::allow_descriptors();
-    // Before privileges go: the place may be another user's, and nothing can be started later.
-    // (Where a dead mirror is in the way, `serve` makes it, and tells what is wrong.)
+    // Before privileges are dropped: the directory may belong to another user, and no process can be started later.
+    // (If a dead mirror is in the way, `serve` creates the directory and reports errors.)
     let _ = std::fs::create_dir_all(&at);
     crate::sys::process::descriptors::close_on_exec().context("descriptors that were inherited")?;
     let helpers = Helpers::start();
@@ -48,7 +48,7 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
     let facts = Arc::new(Facts::running()?);
     let mut mirror = Engine::new(facts)?;
     if let Some(dir) = &args.pin {
-        mirror.publish_at(dir).with_context(|| format!("{} for maps", dir.display()))?;
+        engine::publish_at(&mut mirror, dir).with_context(|| format!("{} for maps", dir.display()))?;
     }
     let manager = notify::Manager::from_env().context("the service manager")?.map(Rc::new);
     let heartbeat = manager
@@ -57,7 +57,7 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
         .map(|(manager, every)| Heartbeat { every, beat: Box::new(move || manager.alive()) });
     let ready = move || {
         if args.detached {
-            background::tell(log.take())?;
+            background::report_ready(log.take())?;
         } else if let Some(file) = log.take() {
             log::leave_stderr(Some(file));
         }
@@ -73,7 +73,7 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
         boot.push(Boot::read(&std::fs::read_to_string("/proc/cmdline").context("/proc/cmdline")?));
     }
     boot.extend(args.trace_event.iter().map(|list| Boot::events(list)));
-    // A mirror that ends with a process has nothing to outlive it.
+    // A mirror that ends with a process has no state to restore.
     let keep = until.is_none();
     let options =
         Options { at, owner, helpers, heartbeat, over: args.over, until, keep, restore: args.restore, boot };

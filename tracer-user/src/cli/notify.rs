@@ -1,4 +1,4 @@
-//! Telling the service manager that we are ready, and from then on that we live (sd_notify(3), sd_watchdog_enabled(3)).
+//! Messages to the service manager: readiness and the watchdog's heartbeat (sd_notify(3), sd_watchdog_enabled(3)).
 
 use std::{
     env,
@@ -14,15 +14,15 @@ use std::{
     time::Duration,
 };
 
-/// The service manager, where somebody wants to know.
+/// The socket of the service manager.
 #[derive(Debug)]
 pub(super) struct Manager(UnixDatagram);
 
 impl Manager {
-    /// The one that the environment names.
+    /// The manager that the environment names, if any.
     ///
     /// # Errors
-    /// When it names one that is not there.
+    /// The named manager cannot be reached.
     pub(super) fn from_env() -> io::Result<Option<Self>> {
         env::var_os("NOTIFY_SOCKET").map(|path| Self::at(&path)).transpose()
     }
@@ -34,34 +34,34 @@ impl Manager {
         };
         let socket = UnixDatagram::unbound()?;
         socket.connect_addr(&address)?;
-        // A manager that takes nothing must not hold the mirror up.
+        // A full socket must not block the mirror.
         socket.set_nonblocking(true)?;
         Ok(Self(socket))
     }
 
-    /// Says that we serve.
+    /// Reports that the mirror is served.
     ///
     /// # Errors
-    /// When it cannot be told.
+    /// The message cannot be sent.
     pub(super) fn ready(&self) -> io::Result<()> {
         self.0.send(b"READY=1").map(drop)
     }
 
-    /// Says that we live.
+    /// Sends a heartbeat.
     pub(super) fn alive(&self) {
         if let Err(error) = self.0.send(b"WATCHDOG=1") {
-            tracing::warn!("the service manager's watchdog is not told: {error}");
+            tracing::warn!("cannot send a heartbeat to the service manager: {error}");
         }
     }
 }
 
-/// How often we are to say that we live: twice in the time that the manager gives us, where it gives one.
+/// Interval of heartbeats: half of the time that the manager allows. `None` without a watchdog.
 pub(super) fn interval() -> Option<Duration> {
     let variable = |name| env::var(name).ok();
     half_of(variable("WATCHDOG_USEC").as_deref(), variable("WATCHDOG_PID").as_deref(), std::process::id())
 }
 
-/// Half of so many microseconds, if they are meant for this process.
+/// Half of this number of microseconds, if `process` is this process or unset.
 fn half_of(microseconds: Option<&str>, process: Option<&str>, own: u32) -> Option<Duration> {
     let given = microseconds?.parse().ok().filter(|given| *given > 1)?;
     let ours = process.is_none_or(|process| process.parse() == Ok(own));
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_manager_hears_what_is_said() {
+    fn the_manager_receives_the_messages() {
         let path = env::temp_dir().join(format!("tracer-notify-{}", std::process::id()));
         let manager = UnixDatagram::bind(&path).unwrap();
         let ours = Manager::at(path.as_os_str()).unwrap();
@@ -85,14 +85,14 @@ mod tests {
             assert_eq!(&said[..length], expected);
         }
         drop(manager);
-        // It has gone: told of, and nothing else.
+        // After the manager has ended, a heartbeat only logs a warning.
         ours.alive();
         assert!(ours.ready().is_err() && Manager::at(OsStr::new("/no/such/socket")).is_err());
         std::fs::remove_file(path).unwrap();
     }
 
     #[test]
-    fn the_interval_is_half_of_what_this_process_is_given() {
+    fn the_interval_is_half_of_the_time_allowed_for_this_process() {
         let half = |given, process| half_of(given, process, 7);
         assert_eq!(half(Some("30000000"), Some("7")), Some(Duration::from_secs(15)));
         assert_eq!(half(Some("30000000"), None), Some(Duration::from_secs(15)));

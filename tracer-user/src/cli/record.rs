@@ -1,9 +1,9 @@
-//! `tracer record`.
+//! `tracer record`: prints the records of events as they happen.
 
 use std::{
     fs::File,
     io::{BufWriter, Read, Write},
-    os::unix::{fs::OpenOptionsExt, net::UnixStream, process::ExitStatusExt},
+    os::unix::{fs::OpenOptionsExt, net::UnixStream},
     process::{Command, ExitCode},
     sync::Arc,
     time::{Duration, Instant},
@@ -17,32 +17,36 @@ use crate::{
     engine::{
         confine::{self, Role},
         facts::Facts,
-        recorder::{Count, Shown},
+        record::Count,
+        records::ShownRecord,
     },
     fs,
     render::{
-        json,
+        LineWriter, Sink, json,
         line::{self, BufferInfo, Stamp},
     },
 };
 
-/// Bytes of text that are written at once.
+/// Size of a pipe on standard output: the largest that an unprivileged process may set by default.
+const PIPE_BYTES: usize = 1 << 20;
+
+/// Bytes of text to write at once.
 const BATCH: usize = 64 * 1024;
 
 pub(super) fn run(args: &RecordArgs) -> anyhow::Result<ExitCode> {
     let facts = Arc::new(Facts::running()?);
     let builder = builder(args);
-    let selected = builder.select(&facts)?;
+    let selection = builder.select(Arc::clone(&facts))?;
     let mut output = Output::open(args, &facts)?;
-    let mut recording = builder.attach_selected(selected, Arc::clone(&facts))?;
-    for (format, plan) in recording.recorder().hooks() {
-        tracing::info!(event = %format.full_name(), via = ?plan.via, why = %plan.reason, "recording");
+    let mut recording = builder.attach_selected(selection, Arc::clone(&facts))?;
+    for hook in recording.recorder().hooks() {
+        tracing::info!(event = %hook.format.full_name(), via = ?hook.via, why = %hook.reason, "recording");
     }
     let signals = Signals::install().context("cannot catch signals")?;
     recording.recorder().waiter().add(&signals.pipe)?;
     let ready = args.ready_fd.map(|fd| File::options().write(true).open(format!("/proc/self/fd/{fd}")));
     let closer = fs::Closer::start_for(recording.recorder().events());
-    // The process of the command was started before, with the caller's privileges.
+    // The command's process started before, with the caller's privileges.
     confine::confine(Role::Recorder);
     let started = recording.go();
     if let Some(ready) = ready {
@@ -58,7 +62,7 @@ pub(super) fn run(args: &RecordArgs) -> anyhow::Result<ExitCode> {
     let mut recorder = recording.into_recorder();
     recorder.finish(|shown| output.show(shown, &facts));
     let written = output.flush();
-    // Also where nobody reads any more, or nothing more can be written.
+    // The summary is printed even if the output cannot be written.
     summary(&recorder.counts(), recorder.missed_together());
     let events = recorder.end();
     match closer {
@@ -66,13 +70,12 @@ pub(super) fn run(args: &RecordArgs) -> anyhow::Result<ExitCode> {
         None => drop(events),
     }
     match status.and_then(|status| written.map(|()| status)) {
-        // The reader went away before it had everything: a failure without a message.
+        // The reader closed the output early: a failure without a message.
         Err(error) if super::is_broken_pipe(&error) => Ok(ExitCode::FAILURE),
         ended => ended,
     }
 }
 
-/// What the arguments ask for.
 fn builder(args: &RecordArgs) -> RecordingBuilder {
     let mut builder = Recording::builder()
         .ring_bytes(args.buffer_size_kb * 1024)
@@ -95,7 +98,7 @@ fn builder(args: &RecordArgs) -> RecordingBuilder {
     builder
 }
 
-/// Runs until the time, the count, the command or the user ends it.
+/// Runs until the time limit, the count, the command's end or a signal ends it.
 fn drive(
     args: &RecordArgs,
     recording: &mut Recording,
@@ -110,20 +113,19 @@ fn drive(
         recording.recorder().poll(|shown| output.show(shown, facts));
         output.flush()?;
         if let Some(status) = recording.command_status()? {
-            let code = status.code().unwrap_or_else(|| status.signal().unwrap_or(0).saturating_add(128));
-            return Ok(ExitCode::from(code as u8));
+            return Ok(super::exit_code(status));
         }
-        if output.full() || signals.came() || args.limit.is_some_and(|limit| start.elapsed() >= limit) {
+        if output.full() || signals.received() || args.limit.is_some_and(|limit| start.elapsed() >= limit) {
             return Ok(ExitCode::SUCCESS);
         }
     }
 }
 
-/// Where lines go.
+/// The output and its options.
 struct Output {
     to: Box<dyn Write>,
-    text: Vec<u8>,
-    options: line::Options,
+    text: Sink,
+    writer: LineWriter,
     json: bool,
     left: Option<u64>,
     failed: Option<std::io::Error>,
@@ -131,13 +133,15 @@ struct Output {
 
 impl Output {
     fn open(args: &RecordArgs, facts: &Facts) -> anyhow::Result<Self> {
-        let to: Box<dyn Write> = match &args.output {
-            Some(path) => {
-                // What is recorded is for whoever may trace; a file that is there keeps its permissions.
-                let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
-                Box::new(file.with_context(|| format!("cannot write {}", path.display()))?)
-            }
-            None => Box::new(std::io::stdout()),
+        let to: Box<dyn Write> = if let Some(path) = &args.output {
+            // Records may be confidential. An existing file keeps its permissions.
+            let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
+            Box::new(file.with_context(|| format!("cannot write {}", path.display()))?)
+        } else {
+            let stdout = std::io::stdout();
+            // A pipe of the usual 64 KiB makes writer and reader take turns. Other files have no such size.
+            let _ = rustix::pipe::fcntl_setpipe_size(&stdout, PIPE_BYTES);
+            Box::new(stdout)
         };
         let options = line::Options {
             irq_info: !args.no_irq_info,
@@ -148,65 +152,51 @@ impl Output {
             fields: args.fields,
             ..line::Options::for_kernel(facts.version())
         };
-        let mut text = Vec::with_capacity(2 * BATCH);
+        let mut text = Sink::default();
         if !args.json && !args.quiet && !args.bin {
             let mut header = Vec::new();
             line::header(&mut header, &options, BufferInfo { entries: 0, written: 0, cpus: facts.cpus() });
-            // A stream has no entries to count yet.
+            // A stream has no count of entries.
             for line in header.split_inclusive(|byte| *byte == b'\n') {
                 if !line.starts_with(b"# entries-in-buffer") {
-                    text.extend_from_slice(line);
+                    text.bytes(line);
                 }
             }
         }
         Ok(Self {
             to: Box::new(BufWriter::new(to)),
             text,
-            options,
+            writer: LineWriter::new(options),
             json: args.json,
             left: args.count,
             failed: None,
         })
     }
 
-    fn show(&mut self, shown: &Shown<'_>, facts: &Facts) {
+    fn show(&mut self, shown: &ShownRecord<'_>, facts: &Facts) {
         match &mut self.left {
             Some(0) => return,
             Some(left) => *left -= 1,
             None => {}
         }
         let stamp = Stamp { cpu: shown.record.cpu, time: shown.record.time };
+        let (printer, payload, tasks) = (shown.printer, shown.record.payload, shown.tasks);
         if self.json {
-            json::object(
-                &mut self.text,
-                shown.printer,
-                shown.record.payload,
-                stamp,
-                self.options.lazy_flag,
-                shown.tasks,
-                facts,
-            );
+            let lazy_flag = self.writer.options().lazy_flag;
+            self.text.with(|text| json::object(text, printer, payload, stamp, lazy_flag, tasks, facts));
         } else {
-            line::line(
-                &mut self.text,
-                &self.options,
-                shown.printer,
-                shown.record.payload,
-                stamp,
-                shown.tasks,
-                facts,
-            );
+            self.writer.line(&mut self.text, printer, payload, stamp, tasks, facts);
         }
-        if self.text.len() >= BATCH {
+        if self.text.length() >= BATCH {
             self.write();
         }
     }
 
     fn write(&mut self) {
         if self.failed.is_none() {
-            self.failed = self.to.write_all(&self.text).err();
+            self.failed = self.to.write_all(self.text.text()).err();
         }
-        self.text.clear();
+        self.text.truncate(0);
     }
 
     fn flush(&mut self) -> anyhow::Result<()> {
@@ -222,7 +212,7 @@ impl Output {
     }
 }
 
-/// SIGINT and SIGTERM end a recording as its own end would.
+/// SIGINT and SIGTERM, which end a recording in the normal way.
 pub(super) struct Signals {
     pipe: UnixStream,
 }
@@ -237,12 +227,12 @@ impl Signals {
         Ok(Self { pipe })
     }
 
-    pub(super) fn came(&self) -> bool {
+    pub(super) fn received(&self) -> bool {
         matches!((&self.pipe).read(&mut [0; 8]), Ok(1..))
     }
 }
 
-/// What became of the hits, on standard error.
+/// Prints the counts of hits to standard error.
 fn summary(counts: &[Count], missed: u64) {
     use std::fmt::Write as _;
     let mut total = Count { event: "total".to_owned(), counters: tracer_abi::Counters::default(), missed };
@@ -271,6 +261,6 @@ fn summary(counts: &[Count], missed: u64) {
         }
     }
     show(&total);
-    // Nobody may be there to read it.
+    // Standard error may be closed.
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }

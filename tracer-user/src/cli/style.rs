@@ -1,13 +1,11 @@
-//! How the command line talks: colour on terminals only, causes one after the other.
+//! Style of the command line's messages: colour on terminals, and errors with their causes.
 
 use std::io::IsTerminal;
 
-/// Red and bold on a terminal.
 pub(super) fn error(text: &str) -> String {
     paint("1;31", text)
 }
 
-/// Bold on a terminal.
 pub(super) fn strong(text: &str) -> String {
     paint("1", text)
 }
@@ -20,12 +18,12 @@ fn paint(code: &str, text: &str) -> String {
     }
 }
 
-/// An error with its causes, each behind a colon; a cause of several lines (a caret) keeps them.
+/// The error and its causes, separated by colons. A cause of several lines (with a caret) keeps its lines.
 pub(super) fn chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
         let one = cause.to_string();
-        // An error that repeats its source in its own text shall not say it twice.
+        // Some errors repeat the text of their source.
         if text.ends_with(&one) {
             continue;
         }

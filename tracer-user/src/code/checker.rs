@@ -1,7 +1,7 @@
 //! Structural checker of generated functions: a second opinion that shares no code with lowering.
 //!
-//! It follows all paths and tracks the kind of value in each register and which bytes of the stack are written. It reports the first
-//! instruction that the verifier would refuse for one of these reasons:
+//! It follows all paths and tracks the kind of value in each register and which bytes of the stack are written. It
+//! reports the first instruction that the verifier would refuse for one of these reasons:
 //!
 //! - a jump to an invalid target or backwards
 //! - a path off the end of the function
@@ -30,13 +30,71 @@ pub enum Argument {
     Number,
 }
 
+/// A rule that a function breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "each variant's message says what it is")]
+pub enum Violation {
+    #[error("no path leads here")]
+    NoPath,
+    #[error("a jump in front of the function")]
+    JumpBefore,
+    #[error("control leaves the function")]
+    ControlLeaves,
+    #[error("a jump into an instruction")]
+    JumpIntoInstruction,
+    #[error("a jump back")]
+    JumpBack,
+    #[error("opcode {0:#04x}")]
+    Opcode(u8),
+    #[error("there is no r{0}")]
+    NoRegister(u8),
+    #[error("r{0} is read before it is written")]
+    ReadBeforeWritten(u8),
+    #[error("r{0} is written")]
+    RegisterWritten(u8),
+    #[error("the sum of two addresses")]
+    SumOfAddresses,
+    #[error("arithmetic on an address")]
+    AddressArithmetic,
+    #[error("a load of {size} bytes of the context at {at}")]
+    ContextLoad { size: i64, at: i64 },
+    #[error("a load of stack that is not written")]
+    UnwrittenStack,
+    #[error("a load of the context at a varying offset")]
+    VaryingContextLoad,
+    #[error("a load of the stack at a varying offset")]
+    VaryingStackLoad,
+    #[error("a load from no address")]
+    LoadFromNumber,
+    #[error("a store to the context")]
+    ContextStore,
+    #[error("a store to the stack at a varying offset")]
+    VaryingStackStore,
+    #[error("a store to no address")]
+    StoreToNumber,
+    #[error("atomic operation {0:#x}")]
+    AtomicOperation(i32),
+    #[error("an atomic operation on no memory")]
+    AtomicOnNoMemory,
+    #[error("a call of another function")]
+    CallOfFunction,
+    #[error("helper {0} is not known")]
+    UnknownHelper(i32),
+    #[error("a helper writes {size} bytes of the stack at {base}")]
+    HelperWrites { size: i64, base: i64 },
+    #[error("a helper writes to no known place")]
+    HelperWritesNowhere,
+    #[error("an access of {size} bytes of the stack at {at}")]
+    StackAccess { size: i64, at: i64 },
+}
+
 /// A fault and its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Slot of the instruction.
     pub slot: usize,
     /// Reason.
-    pub what: String,
+    pub what: Violation,
 }
 
 impl fmt::Display for Fault {
@@ -98,7 +156,7 @@ pub fn check(function: &Function, arguments: &[Argument]) -> Result<(), Fault> {
             continue;
         }
         let Some(state) = states[slot].clone() else {
-            return Err(Fault { slot, what: "no path leads here".to_owned() });
+            return Err(Fault { slot, what: Violation::NoPath });
         };
         checker.step(&mut states, slot, state).map_err(|what| Fault { slot, what })?;
     }
@@ -124,13 +182,13 @@ struct Checker<'a> {
 impl Checker<'_> {
     /// Merges a state into the state of a slot.
     fn arrive(&self, states: &mut [Option<State>], from: usize, to: i64, state: State) -> Result<(), Fault> {
-        let fault = |what: &str| Fault { slot: from, what: what.to_owned() };
-        let to = usize::try_from(to).map_err(|_| fault("a jump in front of the function"))?;
+        let fault = |what| Fault { slot: from, what };
+        let to = usize::try_from(to).map_err(|_| fault(Violation::JumpBefore))?;
         if to >= self.insns.len() {
-            return Err(fault("control leaves the function"));
+            return Err(fault(Violation::ControlLeaves));
         }
         if self.second[to] {
-            return Err(fault("a jump into an instruction"));
+            return Err(fault(Violation::JumpIntoInstruction));
         }
         match &mut states[to] {
             Some(known) => {
@@ -146,7 +204,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn step(&self, states: &mut [Option<State>], slot: usize, mut state: State) -> Result<(), String> {
+    fn step(&self, states: &mut [Option<State>], slot: usize, mut state: State) -> Result<(), Violation> {
         let insn = self.insns[slot];
         let mut next = slot as i64 + 1;
         match insn.class() {
@@ -174,7 +232,7 @@ impl Checker<'_> {
             _ if insn.op == CALL => state.call(insn)?,
             class::JMP | class::JMP32 => {
                 if insn.off < 0 {
-                    return Err("a jump back".to_owned());
+                    return Err(Violation::JumpBack);
                 }
                 let target = next + i64::from(insn.off);
                 let always = insn.op & 0xf0 == 0;
@@ -189,7 +247,7 @@ impl Checker<'_> {
                     return Ok(());
                 }
             }
-            _ => return Err(format!("opcode {:#04x}", insn.op)),
+            _ => return Err(Violation::Opcode(insn.op)),
         }
         self.arrive(states, slot, next, state).map_err(|fault| fault.what)
     }
@@ -208,17 +266,17 @@ fn merged(one: Value, other: Value) -> Value {
 }
 
 impl State {
-    fn get(&self, register: u8) -> Result<Value, String> {
+    fn get(&self, register: u8) -> Result<Value, Violation> {
         match self.registers.get(usize::from(register)) {
-            None => Err(format!("there is no r{register}")),
-            Some(Value::Unset) => Err(format!("r{register} is read before it is written")),
+            None => Err(Violation::NoRegister(register)),
+            Some(Value::Unset) => Err(Violation::ReadBeforeWritten(register)),
             Some(value) => Ok(*value),
         }
     }
 
-    fn set(&mut self, register: u8, value: Value) -> Result<(), String> {
+    fn set(&mut self, register: u8, value: Value) -> Result<(), Violation> {
         match self.registers[..10].get_mut(usize::from(register)) {
-            None => Err(format!("r{register} is written")),
+            None => Err(Violation::RegisterWritten(register)),
             Some(known) => {
                 *known = value;
                 Ok(())
@@ -226,7 +284,7 @@ impl State {
         }
     }
 
-    fn alu(&mut self, insn: Insn) -> Result<(), String> {
+    fn alu(&mut self, insn: Insn) -> Result<(), Violation> {
         let wide = insn.class() == class::ALU64;
         let right = if insn.op & SOURCE_REG != 0 {
             self.get(insn.src)?
@@ -247,11 +305,11 @@ impl State {
                 (Value::Loaded, right) if is_number(right) => Value::Loaded,
                 (Value::Number(_), Value::Number(_)) => Value::Number(None),
                 (Value::Number(_), Value::Loaded) => Value::Loaded,
-                _ => return Err("the sum of two addresses".to_owned()),
+                _ => return Err(Violation::SumOfAddresses),
             },
             _ => {
                 if !is_number(self.get(insn.dst)?) || !is_number(right) {
-                    return Err("arithmetic on an address".to_owned());
+                    return Err(Violation::AddressArithmetic);
                 }
                 Value::Number(None)
             }
@@ -259,30 +317,30 @@ impl State {
         self.set(insn.dst, value)
     }
 
-    fn load(&self, insn: Insn, size: i64, hidden: i64) -> Result<Value, String> {
+    fn load(&self, insn: Insn, size: i64, hidden: i64) -> Result<Value, Violation> {
         match self.get(insn.src)? {
             Value::Context(Some(base)) => {
                 let at = base + i64::from(insn.off);
                 if at < hidden || at % size != 0 {
-                    return Err(format!("a load of {size} bytes of the context at {at}"));
+                    return Err(Violation::ContextLoad { size, at });
                 }
                 Ok(Value::Number(None))
             }
             Value::Frame(Some(base)) => {
                 let range = frame_bytes(base + i64::from(insn.off), size)?;
                 if !range.clone().all(|byte| self.written[byte / 64] & 1 << (byte % 64) != 0) {
-                    return Err("a load of stack that is not written".to_owned());
+                    return Err(Violation::UnwrittenStack);
                 }
                 Ok(if size == 8 { Value::Loaded } else { Value::Number(None) })
             }
             Value::Memory | Value::Loaded => Ok(if size == 8 { Value::Loaded } else { Value::Number(None) }),
-            Value::Context(None) => Err("a load of the context at a varying offset".to_owned()),
-            Value::Frame(None) => Err("a load of the stack at a varying offset".to_owned()),
-            Value::Number(_) | Value::Unset => Err("a load from no address".to_owned()),
+            Value::Context(None) => Err(Violation::VaryingContextLoad),
+            Value::Frame(None) => Err(Violation::VaryingStackLoad),
+            Value::Number(_) | Value::Unset => Err(Violation::LoadFromNumber),
         }
     }
 
-    fn store(&mut self, insn: Insn, size: i64) -> Result<(), String> {
+    fn store(&mut self, insn: Insn, size: i64) -> Result<(), Violation> {
         match self.get(insn.dst)? {
             Value::Frame(Some(base)) => {
                 let range = frame_bytes(base + i64::from(insn.off), size)?;
@@ -290,21 +348,21 @@ impl State {
                 Ok(())
             }
             Value::Memory | Value::Loaded => Ok(()),
-            Value::Context(_) => Err("a store to the context".to_owned()),
-            Value::Frame(None) => Err("a store to the stack at a varying offset".to_owned()),
-            Value::Number(_) | Value::Unset => Err("a store to no address".to_owned()),
+            Value::Context(_) => Err(Violation::ContextStore),
+            Value::Frame(None) => Err(Violation::VaryingStackStore),
+            Value::Number(_) | Value::Unset => Err(Violation::StoreToNumber),
         }
     }
 
     /// An atomic operation on shared memory; the source register receives the old value.
-    fn atomic(&mut self, insn: Insn) -> Result<(), String> {
+    fn atomic(&mut self, insn: Insn) -> Result<(), Violation> {
         self.get(insn.src)?;
         if !matches!(insn.imm, 0x01 | 0x41 | 0x51 | 0xe1) || !matches!(insn.op & 0x18, 0x00 | 0x18) {
-            return Err(format!("atomic operation {:#x}", insn.imm));
+            return Err(Violation::AtomicOperation(insn.imm));
         }
         match self.get(insn.dst)? {
             Value::Memory | Value::Loaded => self.set(insn.src, Value::Number(None)),
-            _ => Err("an atomic operation on no memory".to_owned()),
+            _ => Err(Violation::AtomicOnNoMemory),
         }
     }
 
@@ -315,9 +373,9 @@ impl State {
     }
 
     /// A helper call: checks its arguments, marks the memory that it writes, and clears the registers that it clobbers.
-    fn call(&mut self, insn: Insn) -> Result<(), String> {
+    fn call(&mut self, insn: Insn) -> Result<(), Violation> {
         if insn.src != 0 {
-            return Err("a call of another function".to_owned());
+            return Err(Violation::CallOfFunction);
         }
         // Number of arguments of each helper, and whether it writes to memory: address and size are the first two
         // arguments.
@@ -326,7 +384,7 @@ impl State {
             16 => (2, true),
             112..=115 => (3, true),
             181 => (4, false),
-            other => return Err(format!("helper {other} is not known")),
+            other => return Err(Violation::UnknownHelper(other)),
         };
         for register in 1..=arguments {
             self.get(register)?;
@@ -336,12 +394,12 @@ impl State {
                 (Value::Memory | Value::Loaded, _) => {}
                 (Value::Frame(Some(base)), Value::Number(Some(size))) => {
                     if size <= 0 || base < -STACK_SIZE || base + size > 0 {
-                        return Err(format!("a helper writes {size} bytes of the stack at {base}"));
+                        return Err(Violation::HelperWrites { size, base });
                     }
                     let start = (base + STACK_SIZE) as usize;
                     self.write(start..start + size as usize);
                 }
-                _ => return Err("a helper writes to no known place".to_owned()),
+                _ => return Err(Violation::HelperWritesNowhere),
             }
         }
         self.registers[1..=5].fill(Value::Unset);
@@ -351,9 +409,9 @@ impl State {
 }
 
 /// The bytes of an aligned frame access, numbered from the frame's lowest byte.
-fn frame_bytes(at: i64, size: i64) -> Result<std::ops::Range<usize>, String> {
+fn frame_bytes(at: i64, size: i64) -> Result<std::ops::Range<usize>, Violation> {
     if at < -STACK_SIZE || at + size > 0 || at % size != 0 {
-        return Err(format!("an access of {size} bytes of the stack at {at}"));
+        return Err(Violation::StackAccess { size, at });
     }
     let start = (at + STACK_SIZE) as usize;
     Ok(start..start + size as usize)

@@ -32,7 +32,7 @@ mod tests {
     use crate::code::asm::{Assembler, Reg};
 
     #[test]
-    fn calls_and_addresses_lead_to_where_things_lie() {
+    fn calls_and_addresses_are_relocated() {
         let mut main = Assembler::new();
         main.call_function("part");
         main.function(Reg::R1, "second");

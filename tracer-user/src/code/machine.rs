@@ -2,7 +2,7 @@
 //!
 //! It is independent of code generation and follows the instruction set standard. It stops at operations that the
 //! verifier would refuse or the kernel could not do: reads of stack bytes that were never written, misaligned or
-//! out-of-bounds accesses, writes to the context. Addresses are made up; the regions of memory lie far apart.
+//! out-of-bounds accesses, writes to the context. Addresses are made up; the regions of memory are far apart.
 
 use std::fmt;
 
@@ -45,6 +45,44 @@ struct Region {
     written: Vec<bool>,
 }
 
+/// What a program did that the machine does not allow or does not model.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "each variant's message says what it is")]
+pub enum Reason {
+    #[error("endless")]
+    Endless,
+    #[error("control fell off the end")]
+    FellOff,
+    #[error("a jump in front of the function")]
+    JumpBefore,
+    #[error("half a load of 64 bits")]
+    HalfLoad,
+    #[error("an address of no function")]
+    NoFunction,
+    #[error("opcode {0:#x} is not modelled")]
+    Opcode(u8),
+    #[error("atomic operation {0:#x} is not modelled")]
+    AtomicOperation(i32),
+    #[error("helper {0} is not modelled")]
+    Helper(i32),
+    #[error("r{0} holds nothing")]
+    Unset(u8),
+    #[error("load of {size} bytes at {address:#x}")]
+    Load { size: usize, address: u64 },
+    #[error("load of {size} bytes of the context at {start}")]
+    ContextLoad { size: usize, start: usize },
+    #[error("load of {size} bytes of the stack at {start}")]
+    StackLoad { size: usize, start: i64 },
+    #[error("store of {size} bytes at {address:#x}")]
+    Store { size: usize, address: u64 },
+    #[error("a call of no helper")]
+    CallOfNoHelper,
+    #[error("bad arguments of bpf_loop")]
+    LoopArguments,
+    #[error("{0}")]
+    InLoop(Box<Trap>),
+}
+
 /// Why a program was stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trap {
@@ -53,7 +91,7 @@ pub struct Trap {
     /// Slot of the instruction.
     pub slot: usize,
     /// Reason.
-    pub what: String,
+    pub what: Reason,
 }
 
 impl fmt::Display for Trap {
@@ -149,25 +187,25 @@ impl Machine {
         functions: &[Function],
         number: usize,
         frame: &mut Frame,
-    ) -> Result<Option<u64>, String> {
+    ) -> Result<Option<u64>, Reason> {
         self.steps += 1;
         if self.steps > STEPS_MAX {
-            return Err("endless".to_owned());
+            return Err(Reason::Endless);
         }
         let code = &functions[number];
-        let insn = *code.insns.get(frame.slot).ok_or("control fell off the end")?;
+        let insn = *code.insns.get(frame.slot).ok_or(Reason::FellOff)?;
         let mut next = frame.slot as i64 + 1;
         match insn.class() {
             class::ALU | class::ALU64 => frame.alu(insn)?,
             class::LD if insn.op == LD_IMM64 => {
-                let second = code.insns.get(frame.slot + 1).ok_or("half a load")?;
+                let second = code.insns.get(frame.slot + 1).ok_or(Reason::HalfLoad)?;
                 let value = if insn.src == PSEUDO_FUNC {
                     let (_, name) = code
                         .addresses
                         .iter()
                         .find(|(slot, _)| *slot == frame.slot)
-                        .ok_or("an address of no function")?;
-                    let target = functions.iter().position(|f| f.name == *name).ok_or("no such function")?;
+                        .ok_or(Reason::NoFunction)?;
+                    let target = functions.iter().position(|f| f.name == *name).ok_or(Reason::NoFunction)?;
                     FUNCTIONS + target as u64
                 } else {
                     u64::from(insn.imm.cast_unsigned()) | u64::from(second.imm.cast_unsigned()) << 32
@@ -194,7 +232,7 @@ impl Machine {
                     0x41 => old | with,
                     0x51 => old & with,
                     0xe1 => with,
-                    other => return Err(format!("atomic operation {other:#x} is not modelled")),
+                    other => return Err(Reason::AtomicOperation(other)),
                 };
                 self.store(address, &new.to_le_bytes()[..width])?;
                 frame.set(insn.src, old);
@@ -223,7 +261,7 @@ impl Machine {
                 }
             }
         }
-        frame.slot = usize::try_from(next).map_err(|_| "a jump in front of the function")?;
+        frame.slot = usize::try_from(next).map_err(|_| Reason::JumpBefore)?;
         Ok(None)
     }
 
@@ -235,7 +273,7 @@ impl Machine {
         })
     }
 
-    /// Whether this many bytes at the address lie in the window of a cast.
+    /// Whether this many bytes at the address are in the window of a cast.
     fn is_cast(&self, address: u64, size: u64) -> bool {
         let inside = |base: &u64| {
             let start = address.wrapping_sub(CAST).wrapping_sub(*base);
@@ -244,39 +282,33 @@ impl Machine {
         self.casts.iter().any(inside)
     }
 
-    fn load(&self, address: u64, size: usize) -> Result<Vec<u8>, String> {
+    fn load(&self, address: u64, size: usize) -> Result<Vec<u8>, Reason> {
         if self.is_cast(address, size as u64) {
             let cast = address.wrapping_sub(CAST);
             return Ok(self.peek(cast, size, false).map_or_else(|| vec![0; size], <[u8]>::to_vec));
         }
         let fits = |access| matches!(access, Access::Context(_) | Access::Memory | Access::Stack);
-        let (number, start) = self
-            .region(address, size, fits)
-            .ok_or_else(|| format!("load of {size} bytes at {address:#x}"))?;
+        let (number, start) = self.region(address, size, fits).ok_or(Reason::Load { size, address })?;
         let region = &self.regions[number];
         let bytes = start..start + size;
         match region.access {
             Access::Context(visible) if bytes.end > visible || !start.is_multiple_of(size) => {
-                return Err(format!("load of {size} bytes of the context at {start}"));
+                return Err(Reason::ContextLoad { size, start });
             }
             Access::Stack
                 if !start.is_multiple_of(size) || !region.written[bytes.clone()].iter().all(|w| *w) =>
             {
-                return Err(format!(
-                    "load of {size} bytes of the stack at {}",
-                    start as i64 - STACK_SIZE as i64
-                ));
+                return Err(Reason::StackLoad { size, start: start as i64 - STACK_SIZE as i64 });
             }
             _ => {}
         }
         Ok(region.bytes[bytes].to_vec())
     }
 
-    fn store(&mut self, address: u64, bytes: &[u8]) -> Result<(), String> {
+    fn store(&mut self, address: u64, bytes: &[u8]) -> Result<(), Reason> {
         let fits = |access| matches!(access, Access::Memory | Access::Stack);
-        let (number, start) = self
-            .region(address, bytes.len(), fits)
-            .ok_or_else(|| format!("store of {} bytes at {address:#x}", bytes.len()))?;
+        let (number, start) =
+            self.region(address, bytes.len(), fits).ok_or(Reason::Store { size: bytes.len(), address })?;
         let region = &mut self.regions[number];
         region.bytes[start..start + bytes.len()].copy_from_slice(bytes);
         if region.access == Access::Stack {
@@ -291,7 +323,7 @@ impl Machine {
         Some(&self.regions[number].bytes[start..start + size])
     }
 
-    fn call(&mut self, functions: &[Function], insn: Insn, frame: &Frame) -> Result<u64, String> {
+    fn call(&mut self, functions: &[Function], insn: Insn, frame: &Frame) -> Result<u64, Reason> {
         if insn.src == KERNEL_FUNCTION && self.window > 0 {
             frame.get(2)?;
             let given = frame.get(1)?;
@@ -301,7 +333,7 @@ impl Machine {
             return Ok(address.wrapping_add(CAST));
         }
         if insn.src != 0 {
-            return Err("a call of no helper".to_owned());
+            return Err(Reason::CallOfNoHelper);
         }
         self.calls.push(insn.imm);
         let arg = |number: u8| frame.get(number);
@@ -349,7 +381,7 @@ impl Machine {
                 let (count, callback, context) = (arg(1)? as u32, arg(2)?, arg(3)?);
                 let number = callback.wrapping_sub(FUNCTIONS) as usize;
                 if number >= functions.len() || arg(4)? != 0 {
-                    return Err("bad arguments of bpf_loop".to_owned());
+                    return Err(Reason::LoopArguments);
                 }
                 let mut index = 0;
                 while index < count {
@@ -357,12 +389,12 @@ impl Machine {
                     match self.enter(functions, number, &[u64::from(index - 1), context]) {
                         Ok(0) => {}
                         Ok(_) => break,
-                        Err(trap) => return Err(trap.to_string()),
+                        Err(trap) => return Err(Reason::InLoop(Box::new(trap))),
                     }
                 }
                 u64::from(index)
             }
-            other => return Err(format!("helper {other} is not modelled")),
+            other => return Err(Reason::Helper(other)),
         })
     }
 }
@@ -374,12 +406,8 @@ struct Frame {
 }
 
 impl Frame {
-    fn get(&self, register: u8) -> Result<u64, String> {
-        self.registers
-            .get(usize::from(register))
-            .copied()
-            .flatten()
-            .ok_or_else(|| format!("r{register} holds nothing"))
+    fn get(&self, register: u8) -> Result<u64, Reason> {
+        self.registers.get(usize::from(register)).copied().flatten().ok_or(Reason::Unset(register))
     }
 
     fn set(&mut self, register: u8, value: u64) {
@@ -388,11 +416,11 @@ impl Frame {
         }
     }
 
-    fn operand(&self, insn: Insn) -> Result<u64, String> {
+    fn operand(&self, insn: Insn) -> Result<u64, Reason> {
         if insn.op & SOURCE_REG != 0 { self.get(insn.src) } else { Ok(i64::from(insn.imm).cast_unsigned()) }
     }
 
-    fn alu(&mut self, insn: Insn) -> Result<(), String> {
+    fn alu(&mut self, insn: Insn) -> Result<(), Reason> {
         let wide = insn.class() == class::ALU64;
         let right = self.operand(insn)?;
         let left = if insn.op & 0xf0 == 0xb0 { 0 } else { self.get(insn.dst)? };
@@ -411,13 +439,13 @@ impl Frame {
             0xb0 => right,
             0xc0 if wide => (left.cast_signed() >> shift).cast_unsigned(),
             0xc0 => u64::from(((left as u32).cast_signed() >> shift).cast_unsigned()),
-            _ => return Err(format!("opcode {:#x} is not modelled", insn.op)),
+            _ => return Err(Reason::Opcode(insn.op)),
         };
         self.set(insn.dst, if wide { value } else { value & 0xffff_ffff });
         Ok(())
     }
 
-    fn jumps(&self, insn: Insn) -> Result<bool, String> {
+    fn jumps(&self, insn: Insn) -> Result<bool, Reason> {
         if insn.op & 0xf0 == 0 {
             return Ok(true);
         }
@@ -443,7 +471,7 @@ impl Frame {
             0xb0 => left <= right,
             0xc0 => sleft < sright,
             0xd0 => sleft <= sright,
-            _ => return Err(format!("opcode {:#x} is not modelled", insn.op)),
+            _ => return Err(Reason::Opcode(insn.op)),
         })
     }
 }

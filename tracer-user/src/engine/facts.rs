@@ -1,14 +1,17 @@
-//! The running kernel as the other rooms want to see it, each part read when it is first asked for.
+//! The running kernel as the other layers see it. Each fact is read on first use.
 
 use std::{
     collections::HashMap,
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use super::pages;
+use super::{
+    handlers::{Handlers, NoDerivedPlan},
+    pages,
+};
 use crate::{
     attach,
     event::{Catalogue, Format},
@@ -20,17 +23,17 @@ use crate::{
         filter::{Dialect, Feature},
         inject,
     },
-    plan::resolve::ResolveEnv,
+    plan::{resolve::ResolveEnv, source::FieldSource},
     render::{KernelFacts, KernelTexts, Member, Pointers, RenderEnv, Symbol, hz, jiffies, version_of},
     sys::cpus::Cpus,
 };
 
-/// Variables of eight bytes that print fmts make a page's address of, set once while the kernel boots. Only kernels with
-/// `KALLSYMS_ALL` tell where they are; without, the first can be learned.
+/// Variables of eight bytes from which print fmts compute a page's address. They are set once at boot. Only kernels
+/// with `KALLSYMS_ALL` show their addresses; without that, the first can be learned.
 const VARIABLES: [&str; 2] = [PAGES, "memstart_addr"];
 const PAGES: &str = "vmemmap_base";
 
-/// The function whose address stands in the records of `trace_marker`.
+/// The function whose address is in the records of `trace_marker`.
 pub const MARK_WRITER: &str = "tracing_mark_write";
 
 /// Facts of the running kernel.
@@ -44,17 +47,18 @@ pub struct Facts {
     texts: OnceLock<KernelTexts>,
     loose_end: OnceLock<Answer>,
     pages: OnceLock<Option<u64>>,
-    /// Numbers of CPUs that can ever be on, plus one for the highest.
+    /// Number of CPU ids: the highest possible id plus one.
     cpus: u32,
     version: (u32, u32),
     preemption: OnceLock<String>,
     mark_writer: OnceLock<u64>,
     hashes: OnceLock<Option<attach::Hashes>>,
     hashes_pointers: bool,
+    handlers: OnceLock<Option<Mutex<Handlers>>>,
     frozen: bool,
     /// Whether [`Facts::warm`] has returned.
     warm: AtomicBool,
-    /// Whether a thread has begun to learn where page descriptors begin.
+    /// Whether a thread has started to learn where page descriptors begin.
     learns: AtomicBool,
 }
 
@@ -68,16 +72,21 @@ impl std::fmt::Debug for Facts {
 }
 
 impl Facts {
-    /// Opens the running kernel's tracefs; everything else waits.
+    /// Byte offset of `pid` in the kernel's `struct task_struct`.
+    pub(in crate::engine) fn task_pid(&self) -> Option<u32> {
+        Some(self.btf()?.member("task_struct", "pid").ok()??.offset)
+    }
+
+    /// Opens the running kernel's tracefs. Everything else is read later.
     ///
     /// # Errors
-    /// When there is no tracefs to be had, with the reason.
+    /// There is no tracefs, with the reason.
     pub fn running() -> Result<Self, Error> {
         Self::of(Tracefs::open()?)
     }
 
-    /// A kernel of which nothing is there but the files of its tracefs in a directory, and so many CPUs: nothing is asked of the
-    /// running one, and nothing can be attached to it.
+    /// A kernel that consists only of the files of its tracefs in a directory, with this many CPUs. Nothing is read
+    /// from the running kernel, and nothing can be attached.
     pub fn frozen(tracefs: Tracefs, cpus: u32, version: (u32, u32)) -> Self {
         Self {
             tracefs,
@@ -94,21 +103,22 @@ impl Facts {
             mark_writer: OnceLock::from(0),
             hashes: OnceLock::from(None),
             hashes_pointers: true,
+            handlers: OnceLock::from(None),
             frozen: true,
             warm: AtomicBool::new(true),
             learns: AtomicBool::new(true),
         }
     }
 
-    /// Whether they are a kernel's that is not there.
+    /// Whether the facts are those of a frozen kernel.
     pub fn is_frozen(&self) -> bool {
         self.frozen
     }
 
-    /// The same kernel looked at anew, for symbols and types come and go with modules.
+    /// Reads the same kernel again, because symbols and types change with modules.
     ///
     /// # Errors
-    /// When there are no descriptors left.
+    /// No descriptor is left.
     pub fn anew(&self) -> Result<Self, Error> {
         if self.frozen {
             return Ok(Self::frozen(self.tracefs.try_clone()?, self.cpus, self.version));
@@ -117,14 +127,14 @@ impl Facts {
         if let Some(pages) = self.pages.get() {
             let _ = fresh.pages.set(*pages);
         }
-        // Those of the kernel itself, as modules bring none.
+        // The kernel's own names, because modules add none.
         if let Some(names) = self.call_names.get() {
             let _ = fresh.call_names.set(names.clone());
         }
         if let Some(answer) = self.loose_end.get() {
             let _ = fresh.loose_end.set(answer.clone());
         }
-        // It may take a mount, which the daemon cannot make any more.
+        // Reading it again may need a mount, which the daemon can no longer make.
         if let Some(words) = self.preemption.get() {
             let _ = fresh.preemption.set(words.clone());
         }
@@ -132,7 +142,7 @@ impl Facts {
     }
 
     fn of(tracefs: Tracefs) -> Result<Self, Error> {
-        // Rows of what programs count are laid out by it.
+        // The layout of counters depends on it.
         let cpus = Cpus::possible().map_err(|error| Error::io("/sys/devices/system/cpu/possible", error))?;
         let uname = rustix::system::uname();
         Ok(Self {
@@ -150,13 +160,14 @@ impl Facts {
             mark_writer: OnceLock::new(),
             hashes: OnceLock::new(),
             hashes_pointers: hashes_pointers(&std::fs::read_to_string("/proc/cmdline").unwrap_or_default()),
+            handlers: OnceLock::new(),
             frozen: false,
             warm: AtomicBool::new(false),
             learns: AtomicBool::new(false),
         })
     }
 
-    /// Reads what takes long and most mirrors need, so that no request waits for it.
+    /// Reads the slow facts that most mirrors need, so that no request waits for them.
     pub fn warm(&self) {
         let _ = (self.btf(), self.mark_writer(), self.preemption(), self.loose_end());
         let _ = self.syscall_number("sys_enter_getpid");
@@ -172,8 +183,8 @@ impl Facts {
         self.warm.load(Ordering::Acquire)
     }
 
-    /// Whether records can be printed without waiting: [`Facts::warm`] has returned, and no thread is learning where page
-    /// descriptors begin.
+    /// Whether records can be printed without waiting: [`Facts::warm`] has returned, and no thread is learning where
+    /// page descriptors begin.
     pub fn can_print(&self) -> bool {
         let learns = self.learns.load(Ordering::Acquire) && self.pages.get().is_none();
         self.is_warm() && !learns
@@ -196,40 +207,53 @@ impl Facts {
         let facts = Arc::clone(self);
         let thread = std::thread::Builder::new().name("pages".to_owned());
         if let Err(error) = thread.spawn(move || facts.variable(PAGES)) {
-            tracing::debug!("pages are learned when they are needed: {error}");
+            tracing::debug!("cannot learn pages in advance: {error}");
         }
     }
 
-    /// The kernel's types; None where it shows none.
+    /// The kernel's types; `None` if it shows none.
     pub fn btf(&self) -> Option<&Btf> {
         self.btf.get_or_init(|| Btf::running().ok().flatten()).as_ref()
     }
 
-    /// The kernel's symbols; None where their addresses are withheld.
+    /// The sources of an event's fields at its raw tracepoint, as the kernel's handler of the event shows them.
+    ///
+    /// # Errors
+    /// The reason why there is no plan.
+    pub fn derived_plan(&self, format: &Format) -> Result<Vec<FieldSource>, NoDerivedPlan> {
+        let btf = self.btf().ok_or(NoDerivedPlan::NoBtf)?;
+        let handlers = self.handlers.get_or_init(|| Handlers::new().map(Mutex::new));
+        let handlers = handlers.as_ref().ok_or(NoDerivedPlan::NoReader)?;
+        handlers.lock().unwrap_or_else(PoisonError::into_inner).plan(format, btf)
+    }
+
+    /// The kernel's symbols; `None` if their addresses are withheld.
     pub fn symbols(&self) -> Option<&Symbols> {
         self.symbols.get_or_init(|| Symbols::running().ok()).as_ref()
     }
 
-    /// Where the function begins that writes marks in the kernel, 0 where that is not shown; None before [`Facts::warm`].
+    /// The address of the function that writes marks in the kernel, 0 if it is not shown; `None` before
+    /// [`Facts::mark_writer`] was called.
     pub fn known_mark_writer(&self) -> Option<u64> {
         self.mark_writer.get().copied()
     }
 
-    /// The same, looked up if need be, which takes long.
+    /// The address of the function that writes marks in the kernel, read on the first call. This takes about 8 ms, and
+    /// 40 ms on a kernel without the symbol.
     pub fn mark_writer(&self) -> u64 {
-        // To find a name among all takes a look at each.
-        let find = |symbols: &Symbols| symbols.addresses(MARK_WRITER).into_iter().min();
-        *self.mark_writer.get_or_init(|| self.symbols().and_then(find).unwrap_or(0))
+        *self
+            .mark_writer
+            .get_or_init(|| crate::kernel::symbols::lowest_address(MARK_WRITER).ok().flatten().unwrap_or(0))
     }
 
-    /// The number of a syscall event; None when it cannot be told.
+    /// The number of a syscall event; `None` if it is unknown.
     pub fn syscall_number(&self, event: &str) -> Option<u32> {
         let numbers = self.numbers.get_or_init(|| Numbers::new(self.btf()?).ok()).as_ref()?;
         numbers.of(&self.tracefs, event).ok().flatten()
     }
 
-    /// Names of system calls by their numbers, from the events of their entries. Needs the privilege to load programs when it is
-    /// first asked for.
+    /// Names of system calls by number, from the events of their entries. The first call needs the privilege to load
+    /// programs.
     pub fn call_names(&self) -> &HashMap<u64, String> {
         self.call_names.get_or_init(|| {
             let Ok(list) = self.tracefs.available_events() else { return HashMap::new() };
@@ -246,12 +270,12 @@ impl Facts {
         })
     }
 
-    /// Where system calls keep number and arguments.
+    /// The location of a system call's number and arguments.
     pub fn registers(&self) -> Option<Registers> {
         Registers::find(self.btf()?).ok().flatten()
     }
 
-    /// Where the page descriptors begin, learned from hits; None when that fails.
+    /// Where the page descriptors begin, learned from hits; `None` if that fails.
     fn pages(&self) -> Option<u64> {
         *self.pages.get_or_init(|| {
             let base = pages::base(self);
@@ -260,17 +284,17 @@ impl Facts {
         })
     }
 
-    /// One more than the highest number of a CPU that can ever be on.
+    /// The highest possible CPU id plus one.
     pub fn cpus(&self) -> u32 {
         self.cpus
     }
 
-    /// How the kernel is preempted, as headers have it.
+    /// The kernel's preemption model, in the words of trace headers.
     pub fn preemption(&self) -> &str {
         self.preemption.get_or_init(|| preemption(self.version))
     }
 
-    /// Whether the kernel shows hashes of pointers where it is not told to show them as they are.
+    /// Whether the kernel prints hashes of pointers by default.
     pub fn hashes_pointers(&self) -> bool {
         self.hashes_pointers
     }
@@ -281,20 +305,20 @@ impl Facts {
     }
 }
 
-/// What the kernel's command line says of pointers; the second word is of 6.17 and later.
+/// Whether the kernel's command line leaves hashing of pointers on; the second word exists since 6.17.
 fn hashes_pointers(line: &str) -> bool {
     !line.split_whitespace().any(|word| word == "no_hash_pointers" || word == "hash_pointers=never")
 }
 
 impl ResolveEnv for Facts {
-    /// The newest language on every kernel: filters are ours, and what they can say does not depend on it.
+    /// The newest language on every kernel, because filters are compiled here.
     fn dialect(&self) -> Dialect {
         Dialect::newest()
     }
 
-    /// What this kernel calls meaningless we do not let pass either.
+    /// A filter that this kernel calls meaningless is refused here too.
     fn loose_end(&self) -> Answer {
-        let ask = || filter_parser::takes(&self.tracefs, Feature::LooseEnd.probe().filter);
+        let ask = || filter_parser::accepts_filter(&self.tracefs, Feature::LooseEnd.probe().filter);
         self.loose_end.get_or_init(ask).clone()
     }
 
@@ -354,7 +378,7 @@ impl KernelFacts for Facts {
         if !VARIABLES.contains(&name) {
             return None;
         }
-        let told = self.symbols().and_then(|symbols| match symbols.addresses(name)[..] {
+        let shown = self.symbols().and_then(|symbols| match symbols.addresses(name)[..] {
             [address] => {
                 let word = attach::kernel_word(address);
                 tracing::debug!(name, ?word, "a kernel variable");
@@ -362,7 +386,7 @@ impl KernelFacts for Facts {
             }
             _ => None,
         });
-        told.or_else(|| if name == PAGES { self.pages() } else { None })
+        shown.or_else(|| if name == PAGES { self.pages() } else { None })
     }
 
     fn hz(&self) -> Option<u32> {

@@ -1,41 +1,48 @@
-//! Which hook an event's program hangs on.
+//! The choice of the hook for an event.
 //!
-//! A raw tracepoint is cheaper than a perf tracepoint, because the kernel makes no record for it; it is taken where a
-//! plan for the event exists and was seen to make the kernel's own records on this very kernel. In all other cases the
-//! perf tracepoint serves.
+//! A raw tracepoint is cheaper than a perf tracepoint, because the kernel makes no record for it. It is used if a plan
+//! for the event exists. A plan of the table must have produced the kernel's own records on the running kernel; a derived
+//! plan follows from the kernel's instructions. Otherwise the perf tracepoint is used.
 
-use std::{collections::HashMap, sync::LazyLock};
+use std::{
+    collections::HashMap,
+    sync::{Arc, LazyLock},
+};
 
-use super::{facts::Facts, verify};
+use super::{
+    facts::Facts,
+    handlers::NoDerivedPlan,
+    verify::{self, TrialError},
+};
 use crate::{
     attach::{AttachPoint, Session},
-    event::{Format, dynamic::Target},
-    kernel::syscalls::Registers,
+    event::{Format, FormatError, dynamic::Target},
+    kernel::{self, syscalls::Registers},
     lang::define::Probe,
     plan::{
-        raw::{self, RawPlan},
+        raw::{self, RawPlan, Refusal},
         source::{Other, ProgramContext, Source},
     },
     ring::Drain,
 };
 
-/// So many events at once are few: each has a program of its own, on the hook that costs least. More of them share programs where
-/// they can.
+/// Up to this many events are attached one by one, each with its own program on the cheapest hook. Larger sets share
+/// programs where possible.
 pub const BULK_THRESHOLD: usize = 32;
 
-/// A hook and how values are had there.
+/// A hook, and the sources of values there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachPlan {
-    /// How values are had.
+    /// The sources of values.
     pub hook: ProgramContext,
-    /// Where the program hangs.
+    /// Where the program is attached.
     pub via: AttachPoint,
-    /// Why the raw tracepoint is not used; empty when it is.
+    /// Why the raw tracepoint is not used; empty if it is used.
     pub reason: String,
 }
 
 impl AttachPlan {
-    /// The perf tracepoint, which serves every event.
+    /// The perf tracepoint, which works for every event.
     pub fn tracepoint(format: &Format, reason: impl Into<String>) -> Self {
         Self {
             hook: ProgramContext::Tracepoint,
@@ -45,11 +52,66 @@ impl AttachPlan {
     }
 }
 
-/// What came of the trials of plans, by system and name of the event that stood for others.
-pub type Verdicts = HashMap<(String, String), Result<(), String>>;
+/// Why an event does not use a raw tracepoint.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum NoRawHook {
+    /// The options allow perf tracepoints only.
+    #[error("asked for")]
+    TracepointsOnly,
+    /// The table of plans does not list the event, and none is derived from its handler.
+    #[error("there is no raw tracepoint plan for it: {0}")]
+    NotDerived(NoDerivedPlan),
+    /// The plan needs the kernel's types.
+    #[error("the kernel shows no BTF")]
+    NoBtf,
+    /// The plan does not fit this kernel.
+    #[error(transparent)]
+    Plan(Arc<Refusal>),
+    /// The event that represents the plan was tried, and the plan failed.
+    #[error("{event}: {cause}")]
+    Trial {
+        /// `system:name`.
+        event: String,
+        /// The failure.
+        cause: Arc<StandInError>,
+    },
+    /// The limit of trials at one start was reached ([`verify::MOST`]).
+    #[error("too many plans to check at one start")]
+    TooMany,
+}
 
-/// Chooses the hooks of events. Plans that there is no verdict on are put to the test all at once, in a session that
-/// traces nothing.
+/// Why the event that represents a plan could not prove it.
+#[derive(Debug, thiserror::Error)]
+pub enum StandInError {
+    /// The kernel has no such event.
+    #[error("there is no such event")]
+    NoEvent,
+    /// Its `format` file could not be read.
+    #[error(transparent)]
+    Read(kernel::Error),
+    /// Its `format` file could not be parsed.
+    #[error(transparent)]
+    Format(FormatError),
+    /// It has no plan on this kernel.
+    #[error(transparent)]
+    Plan(NoRawHook),
+    /// The two programs did not agree.
+    #[error(transparent)]
+    Trial(TrialError),
+}
+
+/// A plan for a raw tracepoint.
+enum Planned {
+    /// A plan of the table, which is tried, and for a system call's event the call's number.
+    Listed(RawPlan, Option<u32>),
+    /// A plan that the kernel's handler shows.
+    Derived(AttachPlan),
+}
+
+/// Results of trials of plans, by system and name of the event that represents the plan.
+pub type Verdicts = HashMap<(String, String), Result<(), Arc<StandInError>>>;
+
+/// Chooses the hooks of events. Plans without a result yet are tried all at once, in a session that does not trace yet.
 pub fn choose(
     formats: &[&Format],
     tracepoints_only: bool,
@@ -57,14 +119,14 @@ pub fn choose(
     trial: &mut Trial<'_>,
     verdicts: &mut Verdicts,
 ) -> Vec<AttachPlan> {
-    let planned: Vec<Result<(RawPlan, Option<u32>), String>> = formats
+    let planned: Vec<Result<Planned, NoRawHook>> = formats
         .iter()
-        .map(|format| if tracepoints_only { Err("asked for".to_owned()) } else { plan(format, facts) })
+        .map(|format| if tracepoints_only { Err(NoRawHook::TracepointsOnly) } else { plan(format, facts) })
         .collect();
     let mut names: Vec<(String, String)> = Vec::new();
-    let mut plans: Vec<Result<(Format, RawPlan), String>> = Vec::new();
+    let mut plans: Vec<Result<(Format, RawPlan), StandInError>> = Vec::new();
     for (format, planned) in formats.iter().zip(&planned) {
-        let Ok((plan, _)) = planned else { continue };
+        let Ok(Planned::Listed(plan, _)) = planned else { continue };
         let known = names.contains(&plan.stand_in) || verdicts.contains_key(&plan.stand_in);
         if known || names.len() == verify::MOST {
             continue;
@@ -86,8 +148,8 @@ pub fn choose(
     }
     .into_iter();
     verdicts.extend(names.into_iter().zip(plans).map(|(name, plan)| {
-        let verdict = plan.and_then(|_| outcomes.next().unwrap_or(Ok(())));
-        let verdict = verdict.map_err(|why| format!("{}:{}: {why}", name.0, name.1));
+        let verdict = plan.and_then(|_| outcomes.next().unwrap_or(Ok(())).map_err(StandInError::Trial));
+        let verdict = verdict.map_err(Arc::new);
         tracing::debug!(?name, ?verdict, "raw tracepoint plan");
         (name, verdict)
     }));
@@ -95,22 +157,26 @@ pub fn choose(
         .iter()
         .zip(planned)
         .map(|(format, planned)| {
-            let usable = planned.and_then(|(plan, number)| {
+            let usable = planned.and_then(|planned| {
+                let (plan, number) = match planned {
+                    Planned::Listed(plan, number) => (plan, number),
+                    Planned::Derived(plan) => return Ok(plan),
+                };
                 match verdicts.get(&plan.stand_in) {
-                    Some(verdict) => verdict.clone(),
-                    None => Err("too many plans to check at one start".to_owned()),
+                    Some(Ok(())) => Ok(raw_chosen(format, plan, number)),
+                    Some(Err(cause)) => {
+                        let (system, name) = &plan.stand_in;
+                        Err(NoRawHook::Trial { event: format!("{system}:{name}"), cause: cause.clone() })
+                    }
+                    None => Err(NoRawHook::TooMany),
                 }
-                .map(|()| (plan, number))
             });
-            match usable {
-                Ok((plan, number)) => raw_chosen(format, plan, number),
-                Err(why) => AttachPlan::tracepoint(format, why),
-            }
+            usable.unwrap_or_else(|why| AttachPlan::tracepoint(format, why.to_string()))
         })
         .collect()
 }
 
-/// Where plans are put to the test.
+/// The session in which plans are tried.
 #[derive(Debug)]
 pub struct Trial<'a> {
     /// A session that traces nothing yet, with two free counters for each event.
@@ -130,7 +196,7 @@ fn raw_chosen(format: &Format, plan: RawPlan, number: Option<u32>) -> AttachPlan
     AttachPlan { hook: ProgramContext::RawTracepoint(plan.fields), via, reason: String::new() }
 }
 
-/// Lets the program of a system call's event serve all calls of its shape.
+/// Changes the plan of a system call's event so that its program serves all calls of the same shape.
 pub fn for_any_call(chosen: &mut AttachPlan, registers: &Registers) {
     let entering = matches!(chosen.via, AttachPoint::SysEnter(_));
     if let (true, ProgramContext::RawTracepoint(fields)) =
@@ -140,32 +206,34 @@ pub fn for_any_call(chosen: &mut AttachPlan, registers: &Registers) {
     }
 }
 
-/// The plan of an event and, for a syscall event, the call's number; or why there is none.
-fn plan(format: &Format, facts: &Facts) -> Result<(RawPlan, Option<u32>), String> {
+/// The plan of an event, or the reason why there is none.
+fn plan(format: &Format, facts: &Facts) -> Result<Planned, NoRawHook> {
     let syscall = format.system == "syscalls";
     if !syscall && !raw::listed().any(|(system, name)| system == format.system && name == format.name) {
-        return Err("there is no raw tracepoint plan for it".to_owned());
+        let fields = facts.derived_plan(format).map_err(NoRawHook::NotDerived)?;
+        return Ok(Planned::Derived(AttachPlan {
+            hook: ProgramContext::RawTracepoint(fields),
+            via: AttachPoint::RawTracepoint(format.name.clone()),
+            reason: String::new(),
+        }));
     }
-    let btf = facts.btf().ok_or_else(|| "the kernel shows no BTF".to_owned())?;
+    let btf = facts.btf().ok_or(NoRawHook::NoBtf)?;
     let number = if syscall { facts.syscall_number(&format.name) } else { None };
-    let plan = raw::plan(format, btf, number).map_err(|refusal| refusal.to_string())?;
-    Ok((plan, number))
+    let plan = raw::plan(format, btf, number).map_err(|refusal| NoRawHook::Plan(Arc::new(refusal)))?;
+    Ok(Planned::Listed(plan, number))
 }
 
-/// Format and plan of an event that stands for others.
-fn stand_in(system: &str, name: &str, facts: &Facts) -> Result<(Format, RawPlan), String> {
-    let text = facts
-        .tracefs
-        .format(system, name)
-        .map_err(|error| error.to_string())?
-        .ok_or_else(|| "there is no such event".to_owned())?;
-    let format = Format::parse(system, &text).map_err(|error| error.to_string())?;
-    let btf = facts.btf().ok_or_else(|| "the kernel shows no BTF".to_owned())?;
-    let plan = raw::plan(&format, btf, None).map_err(|refusal| refusal.to_string())?;
+/// Format and plan of the event that represents the plan of another event.
+fn stand_in(system: &str, name: &str, facts: &Facts) -> Result<(Format, RawPlan), StandInError> {
+    let text = facts.tracefs.format(system, name).map_err(StandInError::Read)?;
+    let format = Format::parse(system, &text.ok_or(StandInError::NoEvent)?).map_err(StandInError::Format)?;
+    let btf = facts.btf().ok_or(StandInError::Plan(NoRawHook::NoBtf))?;
+    let plan = raw::plan(&format, btf, None);
+    let plan = plan.map_err(|refusal| StandInError::Plan(NoRawHook::Plan(Arc::new(refusal))))?;
     Ok((format, plan))
 }
 
-/// The other thread that an event is about, as tracefs's pid filters have it: who is switched in, and who is woken
+/// The other thread of an event that tracefs's pid filters also check: the thread that is switched in or woken
 /// (`event_filter_pid_sched_switch_probe_pre()` and its neighbours, kernel/trace/trace_events.c).
 pub fn other(format: &Format, hook: &ProgramContext) -> Option<Other> {
     let name = match (format.system.as_str(), format.name.as_str()) {
@@ -189,9 +257,10 @@ pub fn other(format: &Format, hook: &ProgramContext) -> Option<Other> {
     }
 }
 
-/// Events that only ever happen with interrupts off, where BPF cannot see it: the scheduler's, under the run queue's
-/// or the task's lock (kernel/sched/core.c), those of timers and work queues, under the lock of their base or pool, and
-/// faults on x86, at whose entry the processor turned interrupts off.
+/// Events that always happen with interrupts off. BPF cannot see this state. They are events of the scheduler under
+/// the lock of a run queue or task (kernel/sched/core.c), events of timers and work queues under the lock of their
+/// base or pool, soft interrupts that are raised, calls from other CPUs, and page faults on x86, whose entry disables
+/// interrupts.
 const LOCKED: &[(&str, &str)] = &[
     ("sched", "sched_switch"),
     ("sched", "sched_waking"),
@@ -214,8 +283,8 @@ const LOCKED: &[(&str, &str)] = &[
     ("exceptions", "page_fault_kernel"),
 ];
 
-/// The same under locks that leave interrupts on in a real-time kernel: of signals, of a mapping's pages, of the lists of
-/// pages, and of the memory of CPUs.
+/// Events that happen with interrupts off except in a real-time kernel, where their locks leave interrupts on: locks
+/// of signals, of a mapping's pages, of the lists of pages, and of per-CPU memory.
 const SPINNING: &[(&str, &str)] = &[
     ("signal", "signal_generate"),
     ("signal", "signal_deliver"),
@@ -229,12 +298,12 @@ const SPINNING: &[(&str, &str)] = &[
     ("percpu", "percpu_free_percpu"),
 ];
 
-/// Whether this event only ever happens with interrupts off.
+/// Whether an event always happens with interrupts off.
 pub fn irqs_off(format: &Format) -> bool {
     is_locked(|(system, name)| *system == format.system && *name == format.name)
 }
 
-/// The same of a dynamic event.
+/// Whether a dynamic event always happens with interrupts off.
 pub fn probe_irqs_off(probe: &Probe) -> bool {
     matches!(&probe.event.target, Target::Tracepoint { name } if is_locked(|(_, locked)| locked == name))
 }
@@ -250,7 +319,7 @@ fn is_real_time() -> bool {
     *REAL_TIME
 }
 
-/// The entry of a system call that no other stands beside needs no dispatcher.
+/// Attaches the entry of a lone system call directly, without a dispatcher.
 pub fn alone(chosen: &mut [AttachPlan]) {
     let mut entries = chosen.iter_mut().filter(|one| matches!(one.via, AttachPoint::SysEnter(_)));
     if let (Some(only), None) = (entries.next(), entries.next())

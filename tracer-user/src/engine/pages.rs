@@ -1,9 +1,10 @@
-//! Where the kernel's page descriptors begin, learned from hits.
+//! Learns where the kernel's page descriptors begin, from hits.
 //!
-//! Events of pages record the frame's number and print the descriptor's address (`pfn_to_page()`), which is the number
-//! times the descriptor's size behind a base that the kernel chooses at boot. Without `KALLSYMS_ALL` nobody is told where
-//! it keeps that base. But a raw tracepoint hands over the descriptor itself: at one hit the one hook shows the address
-//! and the other the number. Done at most once, and only for an event whose text needs it ([`Facts`] keeps the answer).
+//! Events of pages record the frame's number and print the descriptor's address (`pfn_to_page()`): a base that the
+//! kernel chooses at boot, plus the number times the descriptor's size. Without `KALLSYMS_ALL` the location of that
+//! base is unknown. But a raw tracepoint passes the descriptor itself. So two programs at the same hit see its
+//! address and the frame's number. This is done at most once, and only for an event whose text needs it ([`Facts`]
+//! stores the answer).
 
 use tracer_abi::control;
 
@@ -20,25 +21,59 @@ const EVENT: (&str, &str) = ("kmem", "mm_page_alloc");
 /// `common_type` of the records of the two programs.
 const NUMBERS: u16 = control::FIRST + 8;
 const ADDRESSES: u16 = NUMBERS + 1;
-/// An interrupt may allocate between the one hook and the other; then the two do not pair, and it is tried again.
+/// An interrupt may allocate between the two hooks. The results then do not match, and the attempt is repeated.
 const ATTEMPTS: usize = 3;
 
-/// Address of the descriptor of page frame 0 (`vmemmap_base` on x86-64), which itself need not exist.
+/// Why the base could not be learned.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PagesError {
+    /// The kernel lacks something that the trial needs.
+    #[error("{0}")]
+    Lacks(&'static str),
+    /// A step of the trial failed.
+    #[error("{0}")]
+    Failed(String),
+    /// The two programs saw different numbers of hits.
+    #[error("{numbers} numbers and {addresses} addresses do not pair")]
+    NoPairs {
+        /// Hits of the event.
+        numbers: usize,
+        /// Hits of the raw tracepoint.
+        addresses: usize,
+    },
+    /// No hit had a page.
+    #[error("no page was seen")]
+    NoPage,
+    /// The pairs do not agree on one base.
+    #[error("pages lie in several places")]
+    SeveralBases,
+}
+
+impl PagesError {
+    fn failed(error: impl std::fmt::Display) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+/// Address of the descriptor of page frame 0 (`vmemmap_base` on x86-64), which need not exist.
 ///
 /// # Errors
-/// Why it could not be learned, in words.
-pub fn base(facts: &Facts) -> Result<u64, String> {
+/// The reason why it could not be learned.
+pub fn base(facts: &Facts) -> Result<u64, PagesError> {
+    use PagesError::Lacks;
     let (system, name) = EVENT;
-    let text = facts.tracefs.format(system, name).map_err(|error| error.to_string())?;
-    let text = text.ok_or_else(|| format!("there is no event {system}:{name}"))?;
-    let format = Format::parse(system, &text).map_err(|error| error.to_string())?;
-    let number = format.field("pfn").filter(|field| field.size == 8).ok_or("the event records no pfn")?;
-    let btf = facts.btf().ok_or("the kernel shows no BTF")?;
-    let prototype = btf.tracepoint(name).ok().flatten().ok_or("BTF does not know the tracepoint")?;
+    let text = facts.tracefs.format(system, name).map_err(PagesError::failed)?;
+    let text = text.ok_or(Lacks("there is no event kmem:mm_page_alloc"))?;
+    let format = Format::parse(system, &text).map_err(PagesError::failed)?;
+    let number = format.field("pfn").filter(|field| field.size == 8);
+    let number = number.ok_or(Lacks("the event records no pfn"))?;
+    let btf = facts.btf().ok_or(Lacks("the kernel shows no BTF"))?;
+    let prototype = btf.tracepoint(name).ok().flatten().ok_or(Lacks("BTF does not know the tracepoint"))?;
     if prototype.params.first().is_none_or(|param| param.ty != "struct page *") {
-        return Err("the tracepoint's first argument is no page".to_owned());
+        return Err(Lacks("the tracepoint's first argument is no page"));
     }
-    let (size, _) = btf.size_of("page").ok().flatten().ok_or("BTF does not know the size of a page")?;
+    let (size, _) =
+        btf.size_of("page").ok().flatten().ok_or(Lacks("BTF does not know the size of a page"))?;
     let offset = number.offset;
     let page = FieldSource { offset: offset as u16, size: 8, source: Source::Arg(0) };
     let hooks = [
@@ -46,7 +81,7 @@ pub fn base(facts: &Facts) -> Result<u64, String> {
         (ProgramContext::RawTracepoint(vec![page]), AttachPoint::RawTracepoint(name.to_owned()), ADDRESSES),
     ];
 
-    let own = ids::own().map_err(|cause| cause.to_string())?;
+    let own = ids::own().map_err(PagesError::failed)?;
     let sizes = attach::Options {
         ring_bytes: 64 * 1024,
         watermark: u32::MAX,
@@ -57,7 +92,7 @@ pub fn base(facts: &Facts) -> Result<u64, String> {
         own_tgid: own.process,
         trace_own: true,
     };
-    let (mut session, rings) = Session::new(&sizes, Context::default()).map_err(|error| error.to_string())?;
+    let (mut session, rings) = Session::new(&sizes, Context::default()).map_err(PagesError::failed)?;
     let mut drain = Drain::new(rings);
     let mut attached = Vec::new();
     for (hook, via, kind) in &hooks {
@@ -70,11 +105,11 @@ pub fn base(facts: &Facts) -> Result<u64, String> {
             kind: *kind,
             threads: Threads::Own,
             other: None,
-            extras: HitActions::default(),
+            hit_actions: HitActions::default(),
         };
-        attached.push(session.attach(&request, Dispatch::Direct).map_err(|error| error.to_string())?);
+        attached.push(session.attach(&request, Dispatch::Direct).map_err(PagesError::failed)?);
     }
-    let mut learned = Err("it was not tried".to_owned());
+    let mut learned = Err(PagesError::NoPage);
     for _ in 0..ATTEMPTS {
         session.switches().set_tracing(true);
         let provoked = fill_a_pipe();
@@ -89,7 +124,8 @@ pub fn base(facts: &Facts) -> Result<u64, String> {
                 side.push(u64::from_ne_bytes(value));
             }
         });
-        learned = provoked.and_then(|()| pair(&seen[0], &seen[1], u64::from(size)));
+        learned =
+            provoked.map_err(PagesError::failed).and_then(|()| pair(&seen[0], &seen[1], u64::from(size)));
         if learned.is_ok() {
             break;
         }
@@ -98,30 +134,30 @@ pub fn base(facts: &Facts) -> Result<u64, String> {
     learned
 }
 
-/// Makes the kernel allocate pages for this thread, wherever its own memory comes from: one for each piece written.
-fn fill_a_pipe() -> Result<(), String> {
-    let (_reader, writer) = rustix::pipe::pipe().map_err(|errno| errno.to_string())?;
-    // A pipe has room for sixteen pages.
+/// Makes the kernel allocate pages for this thread, one for each written piece.
+fn fill_a_pipe() -> rustix::io::Result<()> {
+    let (_reader, writer) = rustix::pipe::pipe()?;
+    // A pipe can hold sixteen pages.
     for _ in 0..8 {
-        rustix::io::write(&writer, &[0; 4096]).map_err(|errno| errno.to_string())?;
+        rustix::io::write(&writer, &[0; 4096])?;
     }
     Ok(())
 }
 
-/// The base that all pairs of a frame's number and its descriptor's address agree on.
-fn pair(numbers: &[u64], addresses: &[u64], size: u64) -> Result<u64, String> {
+/// The base on which all pairs of a frame's number and its descriptor's address agree.
+fn pair(numbers: &[u64], addresses: &[u64], size: u64) -> Result<u64, PagesError> {
     if numbers.len() != addresses.len() {
-        return Err(format!("{} numbers and {} addresses do not pair", numbers.len(), addresses.len()));
+        return Err(PagesError::NoPairs { numbers: numbers.len(), addresses: addresses.len() });
     }
-    // An allocation that fails has neither.
+    // A failed allocation has neither.
     let mut bases = numbers
         .iter()
         .zip(addresses)
         .filter(|(number, address)| **number != u64::MAX && **address != 0)
         .map(|(number, address)| address.wrapping_sub(number.wrapping_mul(size)));
-    let base = bases.next().ok_or("no page was seen")?;
+    let base = bases.next().ok_or(PagesError::NoPage)?;
     if bases.any(|other| other != base) {
-        return Err("pages lie in several places".to_owned());
+        return Err(PagesError::SeveralBases);
     }
     Ok(base)
 }
@@ -131,15 +167,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_have_to_agree() {
+    fn pairs_must_agree() {
         const BASE: u64 = 0xffff_ea00_0000_0000;
         let at = |number: u64| BASE + 64 * number;
         assert_eq!(pair(&[7, 0x1_0000], &[at(7), at(0x1_0000)], 64), Ok(BASE));
         assert_eq!(pair(&[u64::MAX, 7], &[0, at(7)], 64), Ok(BASE));
-        assert_eq!(pair(&[7, 8], &[at(8), at(7)], 64), Err("pages lie in several places".to_owned()));
-        assert_eq!(pair(&[7, 8], &[at(7)], 64), Err("2 numbers and 1 addresses do not pair".to_owned()));
-        assert_eq!(pair(&[u64::MAX], &[0], 64), Err("no page was seen".to_owned()));
-        // The base is a number to add to, and may wrap around.
+        assert_eq!(pair(&[7, 8], &[at(8), at(7)], 64), Err(PagesError::SeveralBases));
+        assert_eq!(pair(&[7, 8], &[at(7)], 64), Err(PagesError::NoPairs { numbers: 2, addresses: 1 }));
+        assert_eq!(pair(&[u64::MAX], &[0], 64), Err(PagesError::NoPage));
+        // The base is added to, and may wrap around.
         assert_eq!(pair(&[9], &[64], 64), Ok(64_u64.wrapping_sub(9 * 64)));
     }
 }

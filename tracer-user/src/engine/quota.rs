@@ -1,8 +1,9 @@
 //! Quotas per uid of the resources that all clients share.
 //!
-//! Each kind of resource has a limit per uid, a total limit, and a part of the total that is reserved for uid 0, so that root can go
-//! on after other uids have reached their limits. A [`Charge`] counts until it is dropped. Only the total applies to uid 0. At most one
-//! refusal a minute is logged for each uid and kind. The caller chooses the error number, as the kernel's differs by operation.
+//! Each kind of resource has a limit per uid, a total limit, and a part of the total that is reserved for uid 0, so
+//! that root can continue after other uids have reached their limits. A [`Charge`] counts until it is dropped. Only the
+//! total applies to uid 0. At most one refusal per minute is logged for each uid and kind. The caller chooses the error
+//! number, which depends on the operation.
 
 use std::{
     collections::HashMap,
@@ -159,7 +160,7 @@ impl Counts {
             }
         }
         self.logged.insert((uid, kind), now);
-        tracing::warn!("uid {uid} is refused more {}: it has what it may have", kind.name());
+        tracing::warn!("uid {uid} is refused more {}: its limit is reached", kind.name());
     }
 
     fn give_back(&mut self, uid: u32, kind: Kind, amount: usize) {
@@ -221,20 +222,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_uid_has_what_it_may_have_and_root_has_more() {
+    fn a_uid_has_a_limit_and_root_has_a_reserve() {
         let quotas = Quotas::default();
         let limits = Kind::PendingRequests.limits();
         let mut held: Vec<Charge> =
             (0..limits.per_uid).map(|_| quotas.charge(7, Kind::PendingRequests, 1).unwrap()).collect();
         assert_eq!(quotas.charge(7, Kind::PendingRequests, 1).err(), Some(Exceeded));
         assert_eq!(quotas.used(7, Kind::PendingRequests), limits.per_uid);
-        // Another kind, another uid, and what was given back.
+        // Another kind, another uid, and a released charge.
         assert!(quotas.charge(7, Kind::UserEvents, 1).is_ok());
         assert!(quotas.charge(8, Kind::PendingRequests, 1).is_ok());
         held.pop();
         let again = quotas.charge(7, Kind::PendingRequests, 1).unwrap();
         assert_eq!(again.uid(), 7);
-        // All others together leave root its share.
+        // All other uids together leave root its reserve.
         for uid in 100.. {
             match quotas.charge(uid, Kind::PendingRequests, limits.per_uid) {
                 Ok(charge) => held.push(charge),
@@ -244,7 +245,7 @@ mod tests {
         let root: Vec<Charge> =
             (0..limits.reserved).map(|_| quotas.charge(0, Kind::PendingRequests, 1).unwrap()).collect();
         drop((root, held, again));
-        // Charges that became one.
+        // Merged charges.
         let mut one = quotas.charge(7, Kind::Enablers, 1).unwrap();
         one.absorb(quotas.charge(7, Kind::Enablers, 2).unwrap());
         one.give_one_back();

@@ -1,11 +1,12 @@
 //! Cooperation of long operations with other requests, and the time that each step of an operation takes.
 //!
-//! The engine has one owner at a time, and some operations take longer than a client should wait: enabling all events of a machine
-//! takes half a second. Between its steps, where the state is consistent, such an operation calls [`Cooperative::yield_to_readers`],
-//! or it moves work that does not need the engine to a thread ([`Cooperative::run_off_thread`]). The owner's server
-//! ([`Scheduler::serve_with`]) runs other requests at these points: requests that only look at the engine or take records out of
-//! it. None of them adds, removes or changes events and instances, so an operation's knowledge of these still holds afterwards. A
-//! request that is served this way does not yield itself.
+//! The engine has one owner at a time, and some operations take longer than a client should wait: enabling all events
+//! of a machine takes half a second. Between its steps, where the state is consistent, such an operation calls
+//! [`Cooperative::yield_to_readers`], or it moves work that does not need the engine to a thread
+//! ([`Cooperative::run_off_thread`]). The owner's server ([`Scheduler::serve_with`]) runs other requests at these
+//! points: requests that only read the engine or take records out of it. None of them adds, removes or changes events
+//! and instances, so the operation's view of these stays valid. A request that is served this way does not yield
+//! itself.
 
 use std::{
     panic::Location,
@@ -17,9 +18,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::io::Errno;
-
-use crate::attach;
+use crate::{
+    attach,
+    engine::command::error::{CommandError, ErrorKind},
+};
 
 /// How long an operation runs before other requests are served.
 const STEP: Duration = Duration::from_millis(5);
@@ -30,12 +32,12 @@ const PERIOD: Duration = Duration::from_micros(500);
 /// Steps of this length are logged at debug level.
 const LONG: Duration = Duration::from_millis(20);
 
-/// How long an operation waits for work of the kernel on files, which may never end.
+/// Time limit for the kernel's work on files, which may never end.
 pub(in crate::engine) const FILE_WORK_LIMIT: Duration = Duration::from_secs(2);
-/// Threads that may do such work at once.
+/// Maximum number of threads for such work.
 const THREADS: usize = 16;
 
-/// The right of a thread to run, one of [`THREADS`].
+/// The permit of a thread to run, one of [`THREADS`].
 struct ThreadPermit;
 
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
@@ -53,7 +55,7 @@ impl Drop for ThreadPermit {
     }
 }
 
-/// Serves the requests that can run now; waits for this long where there is none.
+/// Serves the requests that can run now. If there is none, waits for one, for at most the given time.
 type Server<E> = Box<dyn FnMut(&mut E, Duration) + Send>;
 
 /// The longest step so far.
@@ -144,6 +146,11 @@ impl<E> Scheduler<E> {
         self.stop = stop;
     }
 
+    /// Whether there are other requests to be served.
+    pub(in crate::engine) fn is_shared(&self) -> bool {
+        self.server.is_some() || self.serving
+    }
+
     /// The longest step so far.
     pub fn longest_step(&self) -> LongestStep {
         self.timer.longest
@@ -175,7 +182,7 @@ impl<E> Scheduler<E> {
     }
 }
 
-/// State with one owner, whose long operations let other requests in.
+/// State with one owner, whose long operations serve other requests.
 pub trait Cooperative: Sized {
     /// Its scheduler.
     fn scheduler(&self) -> &Scheduler<Self>;
@@ -228,45 +235,46 @@ pub trait Cooperative: Sized {
         shared
     }
 
-    /// Runs work that may never end on a thread, and serves other requests meanwhile. Work that takes longer than `limit`, or is
-    /// running when the owner ends, is left to the thread, which drops its result.
+    /// Runs work that may never end in a thread, and serves other requests meanwhile. If the work takes longer than
+    /// `limit`, or the owner ends first, the thread continues alone and drops its result.
     ///
     /// # Errors
-    /// `ETIMEDOUT`, `EINTR`, and `EAGAIN` where too many threads were left.
+    /// `ETIMEDOUT`, `EINTR`, and `EAGAIN` if too many such threads exist.
     #[track_caller]
     fn run_off_thread_within<T: Send + 'static>(
         &mut self,
         limit: Duration,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Errno> {
-        let permit = ThreadPermit::acquire().ok_or(Errno::AGAIN)?;
+    ) -> Result<T, CommandError> {
+        let permit = ThreadPermit::acquire().ok_or(ErrorKind::Again)?;
         let (give, given) = std::sync::mpsc::channel();
         let started = std::thread::Builder::new().name("off-thread".to_owned()).spawn(move || {
             let _ = give.send(work());
             drop(permit);
         });
         if let Err(error) = started {
-            tracing::warn!("no thread: {error}");
-            return Err(Errno::AGAIN);
+            tracing::warn!("cannot start a thread: {error}");
+            return Err(ErrorKind::Again.into());
         }
         let since = Instant::now();
         loop {
             match given.recv_timeout(PERIOD) {
                 Ok(done) => return Ok(done),
-                Err(RecvTimeoutError::Disconnected) => return Err(Errno::IO),
+                Err(RecvTimeoutError::Disconnected) => return Err(ErrorKind::Io.into()),
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if self.scheduler().is_stopping() {
-                return Err(Errno::INTR);
+                return Err(ErrorKind::Interrupted.into());
             }
             if since.elapsed() > limit {
-                return Err(Errno::TIMEDOUT);
+                return Err(ErrorKind::TimedOut.into());
             }
             self.serve_others(Duration::ZERO);
         }
     }
 
-    /// Serves other requests until background threads have closed what they got since then, for a limited time.
+    /// Serves other requests until background threads have closed everything that they got since `moment`, for a
+    /// limited time.
     #[track_caller]
     fn await_closed(&mut self, moment: attach::Moment) {
         let since = Instant::now();
@@ -275,15 +283,15 @@ pub trait Cooperative: Sized {
             && !self.scheduler().is_stopping()
         {
             if since.elapsed() > FILE_WORK_LIMIT {
-                tracing::warn!("disabled probes are not detached yet");
+                tracing::warn!("disabled probes are still being detached");
                 return;
             }
             self.serve_others(Duration::ZERO);
         }
     }
 
-    /// Runs work that does not need the owner's state on a thread, and serves other requests meanwhile. Without a server it runs
-    /// at once.
+    /// Runs work that does not need the owner's state on a thread, and serves other requests meanwhile. Without a
+    /// server it runs at once.
     #[expect(
         clippy::unreachable,
         reason = "a scoped thread that took the work gave its result or ended this thread"
@@ -293,7 +301,7 @@ pub trait Cooperative: Sized {
         if self.scheduler().server.is_none() {
             return work();
         }
-        // Either a thread takes it, or, where none can be started, this one.
+        // A thread takes the work. If no thread can be started, this thread runs it.
         let work = Mutex::new(Some(work));
         let take = || work.lock().unwrap_or_else(PoisonError::into_inner).take();
         let done = std::thread::scope(|scope| {
@@ -305,7 +313,8 @@ pub trait Cooperative: Sized {
                     drop(ends);
                     done
                 });
-            let worker = started.inspect_err(|error| tracing::warn!("no thread: {error}")).ok()?;
+            let worker =
+                started.inspect_err(|error| tracing::warn!("cannot start a thread: {error}")).ok()?;
             let quick = ended.recv_timeout(QUICK) == Err(RecvTimeoutError::Disconnected);
             while !quick && !worker.is_finished() {
                 self.serve_others(PERIOD);
@@ -387,9 +396,9 @@ mod tests {
         });
         assert!(other && owner.served > 0);
         let late = owner.run_off_thread_within(QUICK, || std::thread::sleep(40 * QUICK));
-        assert_eq!(late, Err(Errno::TIMEDOUT));
+        assert_eq!(late, Err(ErrorKind::TimedOut.into()));
         owner.scheduler.stop.store(true, Ordering::Release);
         let ends = owner.run_off_thread_within(40 * QUICK, || std::thread::sleep(40 * QUICK));
-        assert_eq!(ends, Err(Errno::INTR));
+        assert_eq!(ends, Err(ErrorKind::Interrupted.into()));
     }
 }

@@ -1,41 +1,45 @@
-//! Names of threads, as `saved_cmdlines` has them: what a thread was called when its record was made.
+//! Names of threads for `saved_cmdlines` and records: the name of a thread at the time of its record.
 //!
-//! The kernel remembers the name of whoever was recorded. We follow the two events that change names,
-//! `task:task_newtask` and `task:task_rename`, in the record stream itself, so that a name is right at the place in
-//! time where it is shown; a thread that was there before is asked for in /proc when it first appears.
+//! The kernel stores the name of each recorded thread. This program records the two events that change names,
+//! `task:task_newtask` and `task:task_rename`, so that the name is right at each point in time. The name of a thread
+//! that existed before is read from /proc when it first appears.
 
-use std::collections::HashMap;
+use foldhash::{HashMap, HashMapExt as _};
 
 use crate::{event::Format, kernel::ThreadStatus, render::line::Tasks};
 
-/// Longest name with its NUL, `TASK_COMM_LEN`.
+/// Maximum length of a name with its NUL, `TASK_COMM_LEN`.
 const COMM_LEN: usize = 16;
 
-/// `CLONE_THREAD` of clone(2): a thread of its maker's process.
+/// `CLONE_THREAD` of clone(2): the new thread belongs to its creator's process.
 const CLONE_THREAD: u64 = 0x0001_0000;
 
-/// Names that are kept unless somebody wants more or less: as many as the kernel has room for in the 64 pages that its
-/// smallest table takes.
-const KEPT: usize = 6552;
+/// Default number of stored names: the number that fits in the 64 pages of the kernel's smallest table.
+const CAPACITY: usize = 6552;
 
-/// Names that can be kept at most: what the table of as many names as there are pids by default has room for.
-pub const KEPT_MAX: usize = 45_874;
+/// Maximum number of stored names: the capacity of the kernel's table for the default number of pids.
+pub const CAPACITY_MAX: usize = 45_874;
 
-/// Threads and what is known of them. Those that were neither met nor named for longest are forgotten.
-#[derive(Debug)]
+/// Names and processes of threads. The threads that were unused for longest are dropped first.
+#[derive(Clone, Debug)]
 pub struct TaskNames {
-    /// Name, and when it was last of use.
+    /// Name, and when it was last used.
     names: HashMap<i32, (Vec<u8>, u64)>,
-    /// Process of a thread, once asked for.
+    /// Process of a thread, if requested.
     groups: HashMap<i32, i32>,
-    /// Threads that were made since, and by whom where they are another's thread: who is gone is not in /proc any more.
+    /// Threads created since the start, and their creator if they belong to its process: /proc does not show ended
+    /// threads.
     made: HashMap<i32, Option<i32>>,
-    kept: usize,
+    capacity: usize,
     now: u64,
-    /// Whether names are taken in (`record-cmd`).
+    /// Number of changes of names.
+    changes: u64,
+    /// Whether names are recorded (`record-cmd`).
     records: bool,
-    /// Names older than this may have changed while none were taken in.
+    /// Names older than this may have changed while none were recorded.
     stale: u64,
+    /// The thread whose known name was used last.
+    newest: Option<i32>,
 }
 
 impl Default for TaskNames {
@@ -44,26 +48,28 @@ impl Default for TaskNames {
             names: HashMap::new(),
             groups: HashMap::new(),
             made: HashMap::new(),
-            kept: KEPT,
+            capacity: CAPACITY,
             now: 0,
+            changes: 0,
             records: true,
             stale: 0,
+            newest: None,
         }
     }
 }
 
-/// Where the fields of the two events lie.
+/// Offsets of the fields of one of the two events.
 #[derive(Clone, Copy, Debug)]
 pub struct NameEvent {
     pid: usize,
     comm: usize,
-    /// Of `task_newtask` alone: the thread that made it, and what it asked for.
+    /// For `task_newtask`: offsets of the creator's thread id and the clone flags.
     maker: Option<(usize, usize)>,
 }
 
 impl NameEvent {
-    /// Finds the fields: `pid` and `comm` or `newcomm`. 6.16 and later have no `pid` in task_rename: it is the
-    /// common one.
+    /// Finds the fields: `pid` and `comm` or `newcomm`. From 6.16 on, task_rename has no `pid`, and the common one is
+    /// used.
     pub fn of(format: &Format) -> Option<Self> {
         let comm = format.field("newcomm").or_else(|| format.field("comm"))?;
         let pid = format.field("pid").or_else(|| format.field("common_pid"))?;
@@ -80,15 +86,16 @@ fn bytes<const N: usize>(payload: &[u8], at: usize) -> Option<[u8; N]> {
 }
 
 impl TaskNames {
-    /// Whether names are taken in from now on; those that are known stay.
+    /// Sets whether names are recorded from now on. Known names stay.
     pub fn record(&mut self, on: bool) {
         if on && !self.records {
             self.stale = self.now + 1;
         }
         self.records = on;
+        self.newest = None;
     }
 
-    /// Takes the name out of a record of such an event.
+    /// Reads the name from a record of such an event.
     pub fn learn(&mut self, event: NameEvent, payload: &[u8]) {
         let (Some(pid), Some(comm)) = (bytes(payload, event.pid), bytes::<COMM_LEN>(payload, event.comm))
         else {
@@ -108,20 +115,20 @@ impl TaskNames {
         self.name(pid, name.to_vec());
     }
 
-    /// A thread was made: by `maker` as one of its process, or as a process of its own.
+    /// Adds a new thread, which belongs to the process of `maker`, or is the first thread of a new process.
     fn made(&mut self, pid: i32, maker: Option<i32>) {
-        // Another had the number before.
+        // An ended thread may have had the same id.
         self.groups.remove(&pid);
-        if self.made.len() >= self.kept {
+        if self.made.len() >= self.capacity {
             self.made.clear();
         }
         self.made.insert(pid, maker);
     }
 
-    /// The process of a thread that was made since, or that is still there.
+    /// The process of a thread that was created since the start or still exists.
     fn group_of(&self, pid: i32) -> Option<i32> {
         let mut thread = pid;
-        // From maker to maker; a number that was given again may lead in a circle.
+        // Follows the creators; a reused id may lead to a cycle.
         for _ in 0..self.made.len() {
             match self.made.get(&thread) {
                 Some(Some(maker)) => thread = *maker,
@@ -135,60 +142,71 @@ impl TaskNames {
         thread_group(pid).or_else(|| thread_group(thread))
     }
 
-    /// How many names are kept.
-    pub fn kept(&self) -> usize {
-        self.kept
+    /// Maximum number of stored names.
+    pub fn capacity(&self) -> usize {
+        self.capacity
     }
 
-    /// Sets how many names are kept.
-    pub fn keep(&mut self, names: usize) {
-        self.kept = names.min(KEPT_MAX);
+    /// Sets the maximum number of stored names.
+    pub fn set_capacity(&mut self, names: usize) {
+        self.capacity = names.min(CAPACITY_MAX);
         self.forget();
     }
 
     fn name(&mut self, pid: i32, name: Vec<u8>) {
         self.now += 1;
+        self.changes += 1;
+        self.newest = None;
         self.names.insert(pid, (name, self.now));
-        // Not at every name: to find the oldest takes a look at all.
-        if self.names.len() > self.kept + self.kept / 4 {
+        // Not for every name, because finding the oldest scans all names.
+        if self.names.len() > self.capacity + self.capacity / 4 {
             self.forget();
         }
     }
 
     fn forget(&mut self) {
-        if self.names.len() > self.kept {
+        if self.names.len() > self.capacity {
             let mut ages: Vec<u64> = self.names.values().map(|(_, age)| *age).collect();
             ages.sort_unstable();
-            let oldest = ages.iter().nth_back(self.kept.max(1) - 1).copied().unwrap_or_default();
+            self.changes += 1;
+            self.newest = None;
+            let oldest = ages.iter().nth_back(self.capacity.max(1) - 1).copied().unwrap_or_default();
             self.names.retain(|_, (_, age)| *age >= oldest);
         }
         let names = &self.names;
         self.groups.retain(|pid, _| names.contains_key(pid));
     }
 
-    /// Makes sure that the thread of a record is known, as far as it can be.
-    pub fn meet(&mut self, pid: i32, wants_group: bool) {
-        if pid == 0 {
-            return;
+    /// Looks up the thread of a record, if it is unknown.
+    #[inline]
+    pub fn look_up(&mut self, pid: i32, wants_group: bool) {
+        // Most records have the thread of the one before.
+        if pid != 0 && (self.newest != Some(pid) || wants_group) {
+            self.look_up_other(pid, wants_group);
         }
+    }
+
+    fn look_up_other(&mut self, pid: i32, wants_group: bool) {
         if let Some((_, age)) =
             self.names.get_mut(&pid).filter(|(_, age)| !self.records || *age >= self.stale)
         {
             self.now += 1;
-            // A name that may have changed meanwhile is to be asked for again once names are taken in.
+            // A name that may have changed is looked up again when names are recorded again.
             if self.records {
                 *age = self.now;
             }
+            self.newest = Some(pid);
         } else if self.records
             && let Ok(shown) = std::fs::read(format!("/proc/{pid}/comm"))
         {
             self.name(pid, task_comm(shown));
         }
-        self.met_group(pid, wants_group);
+        self.look_up_group(pid, wants_group);
     }
 
-    /// The same of a thread whose name and process were asked for when it wrote a record.
-    pub fn met(&mut self, pid: i32, comm: &[u8], group: Option<i32>) {
+    /// Like [`Self::look_up`], for a thread whose name and process were looked up when it wrote a record.
+    pub fn record_known(&mut self, pid: i32, comm: &[u8], group: Option<i32>) {
+        self.newest = None;
         if pid != 0
             && self.records
             && !comm.is_empty()
@@ -205,7 +223,7 @@ impl TaskNames {
         }
     }
 
-    fn met_group(&mut self, pid: i32, wants_group: bool) {
+    fn look_up_group(&mut self, pid: i32, wants_group: bool) {
         if wants_group
             && !self.groups.contains_key(&pid)
             && let Some(group) = self.group_of(pid)
@@ -216,19 +234,19 @@ impl TaskNames {
 }
 
 impl TaskNames {
-    /// All names that are known, by thread.
+    /// All known names, by thread.
     pub fn names(&self) -> impl Iterator<Item = (i32, &[u8])> {
         self.names.iter().map(|(pid, (name, _))| (*pid, name.as_slice()))
     }
 
-    /// All processes that are known, by thread.
+    /// All known processes, by thread.
     pub fn groups(&self) -> impl Iterator<Item = (i32, i32)> {
         self.groups.iter().map(|(pid, group)| (*pid, *group))
     }
 }
 
-/// A thread's name as the kernel itself has it, from what /proc shows: there a kernel thread has its full name, and a
-/// worker what it works on as well (`proc_task_name()`, `wq_worker_comm()`).
+/// A thread's name as in the kernel, from the text of /proc. There a kernel thread has its full name, and a worker also
+/// shows its work (`proc_task_name()`, `wq_worker_comm()`).
 fn task_comm(mut shown: Vec<u8>) -> Vec<u8> {
     shown.pop_if(|last| *last == b'\n');
     if shown.starts_with(b"kworker/") && !shown.starts_with(b"kworker/R-") {
@@ -239,7 +257,6 @@ fn task_comm(mut shown: Vec<u8>) -> Vec<u8> {
     shown
 }
 
-/// The id of a thread's process.
 pub(super) fn thread_group(pid: i32) -> Option<i32> {
     let process = ThreadStatus::read(pid.try_into().ok()?).ok()?.process()?;
     process.try_into().ok()
@@ -255,6 +272,10 @@ impl Tasks for TaskNames {
 
     fn tgid(&self, pid: i32) -> Option<i32> {
         self.groups.get(&pid).copied()
+    }
+
+    fn version(&self) -> Option<u64> {
+        Some(self.changes)
     }
 }
 
@@ -276,12 +297,12 @@ mod tests {
     }
 
     #[test]
-    fn the_names_of_longest_no_use_are_forgotten() {
+    fn the_names_unused_for_longest_are_dropped() {
         let mut names = TaskNames::default();
-        names.keep(100);
+        names.set_capacity(100);
         for pid in 1..=1000 {
             names.name(pid, vec![b'x']);
-            names.meet(1, false);
+            names.look_up(1, false);
         }
         names.forget();
         assert_eq!(names.names().count(), 100);
@@ -308,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_are_gone_keep_their_process() {
+    fn ended_threads_keep_their_process() {
         let text = "name: task_newtask\nID: 9\nformat:\n\
             \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
             \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
@@ -323,7 +344,7 @@ mod tests {
             record[32..40].copy_from_slice(&flags.to_ne_bytes());
             record
         };
-        // Numbers beyond those of any thread, so that /proc knows none of them.
+        // Ids that no thread has, so /proc lacks them.
         let base = 1 << 30;
         let mut names = TaskNames::default();
         names.learn(event, &record(1, base, 0));
@@ -331,20 +352,20 @@ mod tests {
         names.learn(event, &record(base + 1, base + 2, CLONE_THREAD | 0x100));
         names.learn(event, &record(base + 2, base + 3, 0x100));
         for pid in base..base + 4 {
-            names.meet(pid, false);
+            names.look_up(pid, false);
         }
         assert_eq!(names.groups().count(), 0, "not asked for");
         for (pid, group) in [(base + 2, base), (base + 1, base), (base + 3, base + 3), (base, base)] {
-            names.meet(pid, true);
+            names.look_up(pid, true);
             assert_eq!(names.tgid(pid), Some(group));
         }
-        // The number is given again; two that are said to have made each other are of no process.
+        // The id is reused. Two threads that seem to have created each other belong to no process.
         names.learn(event, &record(base + 3, base + 1, CLONE_THREAD));
-        names.meet(base + 1, true);
+        names.look_up(base + 1, true);
         assert_eq!(names.tgid(base + 1), Some(base + 3));
         names.learn(event, &record(base + 5, base + 4, CLONE_THREAD));
         names.learn(event, &record(base + 4, base + 5, CLONE_THREAD));
-        names.meet(base + 4, true);
+        names.look_up(base + 4, true);
         assert_eq!(names.tgid(base + 4), None);
     }
 }

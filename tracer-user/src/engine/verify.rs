@@ -1,8 +1,9 @@
-//! Holding a raw tracepoint plan against the real event: both programs see hits that our own thread provokes, and the
-//! plan is good when their records are the same to the byte.
+//! Verifies a raw tracepoint plan against the real event: both programs see hits that this thread provokes. The plan
+//! passes if its records include each of the kernel's records, byte for byte.
 
 use std::{
     collections::HashMap,
+    io,
     net::UdpSocket,
     time::{Duration, Instant},
 };
@@ -12,7 +13,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 use tracer_abi::control;
 
 use crate::{
-    attach::{AttachPoint, Attached, Dispatch, HitActions, Request, Session, Threads},
+    attach::{self, AttachError, AttachPoint, Attached, Dispatch, HitActions, Request, Session, Threads},
     event::Format,
     plan::{
         raw::{Provoke, RawPlan},
@@ -24,37 +25,54 @@ use crate::{
 
 /// First `common_type` of the records of these programs: two for each plan, the event's and the plan's.
 const FIRST_KIND: u16 = control::FIRST + 16;
-/// Plans that are checked at most at one start; further events hang on perf tracepoints.
+/// Maximum number of plans that are verified at one start. Further events use perf tracepoints.
 pub(super) const MOST: usize = 64;
 
-/// One plan on trial: both programs, and what their records were.
-struct OnTrial {
-    attachments: Option<[Attached; 2]>,
-    records: [Vec<Vec<u8>>; 2],
-    outcome: Result<(), String>,
+/// Why a plan cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TrialError {
+    /// One of the two programs could not be attached.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// The call or fault that hits the event failed.
+    #[error("it could not be provoked: {0}")]
+    Provoke(String),
+    /// The event was not hit.
+    #[error("it could not be provoked: nothing happened")]
+    NoHit,
+    /// The plan's program missed a record of the event's program, or made too many.
+    #[error("its records differ from the kernel's ({planned} and {kernel})")]
+    Differs {
+        /// Number of records that the plan's program made.
+        planned: usize,
+        /// Number of records that the event's program made.
+        kernel: usize,
+    },
 }
 
-/// Whether each plan makes the records that the kernel makes. An error says why it cannot be used. The session must
-/// not trace anything yet.
+/// A plan on trial: both programs, and their records.
+struct OnTrial {
+    attachments: Result<[Attached; 2], AttachError>,
+    records: [Vec<Vec<u8>>; 2],
+}
+
+/// Whether each plan produces the kernel's records; an error states why it cannot be used. The session must not trace
+/// yet.
 pub(super) fn hold(
     plans: &[(Format, RawPlan)],
     own_thread: u32,
     session: &mut Session,
     drain: &mut Drain,
-) -> Vec<Result<(), String>> {
+) -> Vec<Result<(), TrialError>> {
     let mut trials: Vec<OnTrial> = (0..)
         .zip(plans)
-        .map(|(index, plan)| {
-            let attached = attach(plan, FIRST_KIND + 2 * index, session);
-            let (attachments, outcome) = match attached {
-                Ok(attachments) => (Some(attachments), Ok(())),
-                Err(why) => (None, Err(why)),
-            };
-            OnTrial { attachments, records: [Vec::new(), Vec::new()], outcome }
+        .map(|(index, plan)| OnTrial {
+            attachments: attach(plan, FIRST_KIND + 2 * index, session),
+            records: [Vec::new(), Vec::new()],
         })
         .collect();
     session.switches().set_tracing(true);
-    let mut provoked: HashMap<Provoke, Result<(), String>> = HashMap::new();
+    let mut provoked: HashMap<Provoke, io::Result<()>> = HashMap::new();
     for (_, plan) in plans {
         provoked.entry(plan.provoke).or_insert_with(|| provoke(plan.provoke));
     }
@@ -65,32 +83,31 @@ pub(super) fn hold(
         };
         let pid = u32::from_ne_bytes(*pid);
         let kind = u16::from_ne_bytes([*low, *high]).wrapping_sub(FIRST_KIND);
-        // Other threads of ours may be caught between the two programs when tracing goes on and off.
+        // Other threads of this process may hit one of the two programs while tracing is switched on or off.
         let trial = trials.get_mut(usize::from(kind / 2)).filter(|_| pid == own_thread);
         if let Some(records) = trial.and_then(|trial| trial.records.get_mut(usize::from(kind % 2))) {
             records.push(fields.to_vec());
         }
     });
-    retire(trials.iter_mut().filter_map(|trial| trial.attachments.take()).flatten().collect());
-    plans
-        .iter()
-        .zip(trials)
-        .map(|((format, plan), trial)| {
-            trial.outcome?;
-            if let Some(Err(error)) = provoked.get(&plan.provoke) {
-                return Err(format!("it could not be provoked: {error}"));
-            }
-            judge(format, trial.records)
-        })
-        .collect()
+    let mut attached = Vec::new();
+    let mut outcome = |(format, plan): &(Format, RawPlan), OnTrial { attachments, records }| {
+        attached.extend(attachments?);
+        if let Some(Err(error)) = provoked.get(&plan.provoke) {
+            return Err(TrialError::Provoke(error.to_string()));
+        }
+        judge(format, records)
+    };
+    let outcomes = plans.iter().zip(trials).map(|(plan, trial)| outcome(plan, trial)).collect();
+    retire(attached);
+    outcomes
 }
 
-/// Hangs both programs of a plan on their hooks.
+/// Attaches both programs of a plan.
 fn attach(
     (format, plan): &(Format, RawPlan),
     kind: u16,
     session: &mut Session,
-) -> Result<[Attached; 2], String> {
+) -> Result<[Attached; 2], AttachError> {
     let mut attach = |hook: &ProgramContext, via: &AttachPoint, kind| {
         let request = Request {
             format,
@@ -101,9 +118,9 @@ fn attach(
             kind,
             threads: Threads::Own,
             other: None,
-            extras: HitActions::default(),
+            hit_actions: HitActions::default(),
         };
-        session.attach(&request, Dispatch::Direct).map_err(|error| error.to_string())
+        session.attach(&request, Dispatch::Direct)
     };
     Ok([
         attach(&ProgramContext::Tracepoint, &AttachPoint::Tracepoint(format.id), kind)?,
@@ -115,17 +132,16 @@ fn attach(
     ])
 }
 
-/// Compares what the two programs recorded: each of the kernel's records has to be among the plan's. The plan may have
-/// more, up to as many again: at a perf tracepoint the kernel runs no second program on a CPU, so what an interrupt hits
-/// while one runs is seen by the raw tracepoint alone; and the two come in another order when an interrupt falls
-/// between them.
-fn judge(format: &Format, [event, planned]: [Vec<Vec<u8>>; 2]) -> Result<(), String> {
+/// Compares the records of the two programs: each of the kernel's records must be among the plan's. The plan may have
+/// up to twice as many. At a perf tracepoint the kernel runs no second program on a CPU, so only the raw tracepoint
+/// sees hits of an interrupt meanwhile. If an interrupt occurs between the two hooks, their orders differ.
+fn judge(format: &Format, [event, planned]: [Vec<Vec<u8>>; 2]) -> Result<(), TrialError> {
     if event.is_empty() {
-        return Err("it could not be provoked: nothing happened".to_owned());
+        return Err(TrialError::NoHit);
     }
-    // The kernel pads a record's end; only what the format names counts.
+    // The kernel pads the end of a record; only the bytes of the format count.
     let size = format.fixed_size() - 8;
-    let (seen, made) = (event.len(), planned.len());
+    let (kernel, made) = (event.len(), planned.len());
     let cut = |records: Vec<Vec<u8>>| -> Vec<Vec<u8>> {
         let cut = |mut record: Vec<u8>| {
             record.truncate(size);
@@ -144,14 +160,14 @@ fn judge(format: &Format, [event, planned]: [Vec<Vec<u8>>; 2]) -> Result<(), Str
         }
         _ => false,
     };
-    if made <= 2 * seen && mask(format, cut(event)).iter().all(take) {
+    if made <= 2 * kernel && mask(format, cut(event)).iter().all(take) {
         Ok(())
     } else {
-        Err(format!("its records differ from the kernel's ({made} and {seen})"))
+        Err(TrialError::Differs { planned: made, kernel })
     }
 }
 
-/// Clears the bytes that belong to no field: the kernel leaves old memory there.
+/// Clears the bytes that belong to no field, because the kernel leaves old memory there.
 fn mask(format: &Format, mut records: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     for record in &mut records {
         for (at, byte) in record.iter_mut().enumerate() {
@@ -163,31 +179,31 @@ fn mask(format: &Format, mut records: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     records
 }
 
-/// Takes programs off their hooks where nobody waits for it: the kernel waits for all CPUs.
+/// Detaches programs in another thread, because the kernel waits for all CPUs. Their perf events are closed while no
+/// tracer opens any: the kernel holds a lock meanwhile that opening needs.
 pub(super) fn retire(attachments: Vec<Attached>) {
     if !attachments.is_empty() {
-        std::thread::spawn(move || drop(attachments));
+        std::thread::spawn(move || attach::detach_late(attachments));
     }
 }
 
-/// Does what makes the event happen in this thread.
-fn provoke(how: Provoke) -> Result<(), String> {
-    let text = |error: &dyn std::fmt::Display| error.to_string();
+/// Provokes the event in this thread.
+fn provoke(how: Provoke) -> io::Result<()> {
     match how {
         Provoke::Getppid => {
             let args = [0x11, 0x2222_2222_2222, 0x33, u64::MAX, 0x5555, 0x66];
-            call::getppid_with(args).map(drop).map_err(|error| text(&error))
+            Ok(call::getppid_with(args).map(drop)?)
         }
         Provoke::Sleep => {
             std::thread::sleep(Duration::from_micros(100));
             Ok(())
         }
         Provoke::Wake => on_one_cpu(wake),
-        Provoke::Thread => std::thread::spawn(|| ()).join().map_err(|_| "a thread failed".to_owned()),
-        Provoke::Timerfd => timerfd().map_err(|error| text(&error)),
-        Provoke::Pipe => rustix::pipe::pipe().map(drop).map_err(|error| text(&error)),
+        Provoke::Thread => join(std::thread::spawn(|| ())),
+        Provoke::Timerfd => Ok(timerfd()?),
+        Provoke::Pipe => Ok(rustix::pipe::pipe().map(drop)?),
         Provoke::Fault => {
-            // Large enough that the allocator maps it afresh.
+            // Large enough that the allocator maps new memory.
             let mut fresh = vec![0_u8; 1 << 20];
             if let Some(byte) = fresh.get_mut(4096) {
                 *byte = std::hint::black_box(1);
@@ -195,7 +211,7 @@ fn provoke(how: Provoke) -> Result<(), String> {
             std::hint::black_box(&fresh);
             Ok(())
         }
-        Provoke::Loopback => loopback().map_err(|error| text(&error)),
+        Provoke::Loopback => loopback(),
         Provoke::Spin => {
             let start = Instant::now();
             while start.elapsed() < Duration::from_millis(25) {
@@ -206,29 +222,34 @@ fn provoke(how: Provoke) -> Result<(), String> {
     }
 }
 
-/// Runs with this thread, and threads it starts, bound to the CPU it is on.
-fn on_one_cpu(run: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
-    let before = sched_getaffinity(None).map_err(|error| error.to_string())?;
+/// Runs with this thread, and threads it starts, bound to the current CPU.
+fn on_one_cpu(run: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    let before = sched_getaffinity(None)?;
     let mut one = CpuSet::new();
     one.set(sched_getcpu());
-    sched_setaffinity(None, &one).map_err(|error| error.to_string())?;
+    sched_setaffinity(None, &one)?;
     let result = run();
-    sched_setaffinity(None, &before).map_err(|error| error.to_string())?;
+    sched_setaffinity(None, &before)?;
     result
 }
 
-/// Wakes a thread that waits.
-fn wake() -> Result<(), String> {
+/// Wakes a waiting thread.
+fn wake() -> io::Result<()> {
     let (ready, is_ready) = std::sync::mpsc::channel();
     let sleeper = std::thread::spawn(move || {
         let _ = ready.send(());
         std::thread::park();
     });
-    is_ready.recv().map_err(|error| error.to_string())?;
-    // Bound to one CPU: by the time this thread runs again, the other sleeps.
+    is_ready.recv().map_err(io::Error::other)?;
+    // With one CPU, the other thread sleeps by the time this thread runs again.
     std::thread::sleep(Duration::from_micros(200));
     sleeper.thread().unpark();
-    sleeper.join().map_err(|_| "a thread failed".to_owned())
+    join(sleeper)
+}
+
+/// Waits for the end of a thread.
+fn join(thread: std::thread::JoinHandle<()>) -> io::Result<()> {
+    thread.join().map_err(|_| io::Error::other("a thread failed"))
 }
 
 fn timerfd() -> rustix::io::Result<()> {
@@ -245,7 +266,7 @@ fn timerfd() -> rustix::io::Result<()> {
     Ok(())
 }
 
-fn loopback() -> std::io::Result<()> {
+fn loopback() -> io::Result<()> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     socket.set_read_timeout(Some(Duration::from_millis(100)))?;
     socket.send_to(b"tracer", socket.local_addr()?)?;
@@ -265,18 +286,19 @@ mod tests {
         \tfield:u16 b;\toffset:10;\tsize:2;\tsigned:0;\n\n\
         print fmt: \"%u\", REC->a\n";
 
-    fn verdict(kernel: &[[u8; 4]], plan: &[[u8; 4]]) -> Result<(), String> {
+    fn refusal(kernel: &[[u8; 4]], plan: &[[u8; 4]]) -> Option<String> {
         let format = Format::parse("s", FORMAT).unwrap();
-        judge(&format, [kernel, plan].map(|list| list.iter().map(|record| record.to_vec()).collect()))
+        let records = [kernel, plan].map(|list| list.iter().map(|record| record.to_vec()).collect());
+        judge(&format, records).err().map(|error| error.to_string())
     }
 
     #[test]
-    fn a_plan_holds_when_it_makes_every_record_of_the_kernels() {
+    fn a_plan_is_accepted_if_it_makes_every_record_of_the_kernel() {
         let (a, b, c) = ([1, 0, 2, 3], [4, 0, 5, 6], [7, 0, 8, 9]);
-        assert_eq!(verdict(&[a, b], &[a, b]), Ok(()));
-        // Old memory between the fields, another order, one that the kernel missed.
-        assert_eq!(verdict(&[[1, 0xee, 2, 3], b], &[b, c, a]), Ok(()));
-        assert_eq!(verdict(&[], &[a]), Err("it could not be provoked: nothing happened".to_owned()));
+        assert_eq!(refusal(&[a, b], &[a, b]), None);
+        // Old memory between the fields, another order, a hit that the kernel missed.
+        assert_eq!(refusal(&[[1, 0xee, 2, 3], b], &[b, c, a]), None);
+        assert_eq!(refusal(&[], &[a]).as_deref(), Some("it could not be provoked: nothing happened"));
         for (kernel, plan) in [
             (&[a, b][..], &[a][..]),
             (&[a, b], &[a, c]),
@@ -285,7 +307,7 @@ mod tests {
             (&[a], &[a, b, c]),
         ] {
             let text = format!("its records differ from the kernel's ({} and {})", plan.len(), kernel.len());
-            assert_eq!(verdict(kernel, plan), Err(text));
+            assert_eq!(refusal(kernel, plan), Some(text));
         }
     }
 }

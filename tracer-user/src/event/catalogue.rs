@@ -55,7 +55,7 @@ pub struct Glob {
 }
 
 impl Glob {
-    /// Stores the pattern unchanged. Every pattern is valid (an unclosed bracket stands for itself).
+    /// Stores the pattern unchanged. Every pattern is valid (an unclosed bracket is a literal).
     pub fn new(pattern: &str) -> Self {
         Self { pattern: pattern.as_bytes().to_vec() }
     }

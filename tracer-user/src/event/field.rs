@@ -12,7 +12,7 @@ pub struct Field {
     pub offset: usize,
     /// Size in bytes; 4 for `__data_loc` and `__rel_loc`, 0 for a trailing flexible array.
     pub size: usize,
-    /// Whether the format file says `signed:1`.
+    /// Whether the format file has `signed:1`.
     pub signed: bool,
     /// Number of elements if the type is an array with a length in its brackets.
     pub array: Option<usize>,
@@ -28,7 +28,7 @@ pub enum FieldClass {
     Number,
     /// `char[N]` inside the record.
     StaticString,
-    /// `__data_loc char[]`: the word holds length << 16 | offset from the record's start.
+    /// `__data_loc char[]`: the word is length << 16 | offset from the record's start.
     DynString,
     /// `__rel_loc char[]`: the offset counts from the end of the field itself.
     RelString,

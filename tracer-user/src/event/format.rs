@@ -30,7 +30,7 @@ pub struct FormatError {
     pub system: String,
     /// Line of the text, from 1.
     pub line: usize,
-    /// What is wrong in the line.
+    /// The defect in the line.
     pub what: &'static str,
 }
 
@@ -97,13 +97,13 @@ impl Format {
         self.fields.iter().map(Field::end).fold(tracer_abi::COMMON_SIZE, usize::max)
     }
 
-    /// Whether records carry data after the fixed part that a word in it points to.
+    /// Whether records have data after the fixed part, which words in the fixed part locate.
     pub fn is_variable(&self) -> bool {
         self.fields.iter().any(|field| field.is_data_loc() || field.is_rel_loc())
     }
 
-    /// Whether the last field is an array without a length (`char buf[]`). Such a record ends where its writer ended
-    /// it, and its content does not state where.
+    /// Whether the last field is an array without a length (`char buf[]`). The writer determines the length of such a
+    /// record; its content does not state it.
     pub fn is_open(&self) -> bool {
         self.fields.last().is_some_and(|field| field.size == 0 && field.ty.ends_with("[]"))
     }
@@ -116,14 +116,14 @@ impl Format {
 
 /// Parses the text after `field:` up to the line's end.
 fn parse_field(body: &str) -> Result<Field, &'static str> {
-    let (declaration, attributes) = body.split_once(';').ok_or("no semicolon behind the declaration")?;
+    let (declaration, attributes) = body.split_once(';').ok_or("no semicolon after the declaration")?;
     let declaration = declaration.trim();
     let (bare, brackets) = match declaration.find('[') {
         // `__data_loc char[] name` has its brackets inside the type.
         Some(at) if declaration.ends_with(']') => declaration.split_at(at),
         _ => (declaration, ""),
     };
-    let cut = bare.rfind([' ', '\t', '*']).ok_or("no type in front of the field's name")?;
+    let cut = bare.rfind([' ', '\t', '*']).ok_or("no type before the field's name")?;
     let (ty, name) = bare.split_at(cut + 1);
     if name.is_empty() {
         return Err("no field name");

@@ -1,6 +1,7 @@
-//! Numbers of events, their systems, instances and slots. Each kind has a type of its own, so that none is mistaken for another.
+//! Numbers of events, systems, instances and slots. Each kind has its own type, so that the compiler rejects a
+//! mix-up.
 //!
-//! The registries of the mirror give them out, and the number of a file in the tree contains them. Other code passes them on
+//! The engine's registries assign them, and the inode numbers of the mirror contain them. Other code passes them on
 //! unchanged.
 
 use std::fmt;
@@ -42,7 +43,7 @@ id! {
 }
 
 id! {
-    /// Number of an events' system.
+    /// Number of a system of events.
     SystemId
 }
 

@@ -1,9 +1,9 @@
 //! Events described in a program's file: ELF notes that the crate `tracer-events` writes to `.note.tracer`.
 //!
-//! Each note holds the address of a place in the code, the address of a semaphore, the event's names and the text of a
+//! Each note has the address of an instruction, the address of a semaphore, the event's names and the text of a
 //! format file.
 //!
-//! The file is not trusted: a malformed note is an error, and no note leads outside its file or its record.
+//! The file is untrusted: a malformed note is an error, and so is a reference outside of the file or the record.
 
 use object::{Object, ObjectSection, ObjectSegment, ReadRef};
 use serde::{Deserialize, Serialize};
@@ -25,9 +25,9 @@ const NAME_MAX: usize = 64;
 pub struct Described {
     /// System, name, fields and print fmt; its id is 0.
     pub format: Format,
-    /// Offset in the file of the instruction where the program hands over records.
+    /// Offset in the file of the instruction where the program passes records.
     pub offset: u64,
-    /// Offset in the file of the counter that states whether a tracer wants the records.
+    /// Offset in the file of the semaphore, a counter that is above 0 while a uprobe is attached.
     pub reference: u64,
 }
 
@@ -56,14 +56,14 @@ pub enum ProgramError {
     Note {
         /// Number of the note, from 1.
         number: usize,
-        /// What is wrong with it.
+        /// The defect.
         what: &'static str,
     },
     /// An event's format text is invalid.
     #[error(transparent)]
     Format(#[from] FormatError),
     /// Two events have the same name.
-    #[error("{0} stands in it at two places")]
+    #[error("it has two events named {0}")]
     Twice(String),
 }
 
@@ -119,9 +119,9 @@ fn described(data: &[u8], segments: &[(u64, u64, u64)]) -> Result<Vec<Described>
             break;
         }
         if number > MOST {
-            return Err(broken("there are too many"));
+            return Err(broken("exceeds the maximum number of notes"));
         }
-        let (owner, kind, body) = note(&mut rest).ok_or_else(|| broken("is cut off"))?;
+        let (owner, kind, body) = note(&mut rest).ok_or_else(|| broken("is truncated"))?;
         if owner != OWNER || kind != TYPE {
             continue;
         }
@@ -138,15 +138,14 @@ fn described(data: &[u8], segments: &[(u64, u64, u64)]) -> Result<Vec<Described>
         let name = text("has no name")?;
         let description = text("has no description")?;
         if !is_name(system) || !is_name(name) {
-            return Err(broken("has a name that is none"));
+            return Err(broken("has an invalid name"));
         }
         let format = Format::parse(system, &format!("name: {name}\nID: 0\nformat:\n{description}"))?;
         let format = Format { common: dynamic::common_fields(), ..format };
         check(&format).map_err(broken)?;
         let described = Described {
-            offset: offset(site, 1).ok_or_else(|| broken("is at a place that is not in the file"))?,
-            reference: offset(semaphore, 2)
-                .ok_or_else(|| broken("has a semaphore that is not in the file"))?,
+            offset: offset(site, 1).ok_or_else(|| broken("has a place outside the file"))?,
+            reference: offset(semaphore, 2).ok_or_else(|| broken("has a semaphore outside the file"))?,
             format,
         };
         match events.iter().find(|other| other.format.system == system && other.format.name == name) {
@@ -180,13 +179,13 @@ fn check(format: &Format) -> Result<(), &'static str> {
     let mut end = tracer_abi::COMMON_SIZE;
     for field in &format.fields {
         if field.name.is_empty() || field.name.starts_with("common_") {
-            return Err("has a field without a name of its own");
+            return Err("has a field without a valid name");
         }
         if field.offset < end || field.size == 0 || field.end() > tracer_abi::MAX_PAYLOAD / 2 {
-            return Err("has fields that do not lie one behind the other");
+            return Err("has fields that overlap or exceed a record");
         }
         if (field.is_data_loc() || field.is_rel_loc()) && field.size != 4 {
-            return Err("has a word for data that is no word");
+            return Err("has a data word that does not have four bytes");
         }
         end = field.end();
     }
@@ -215,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_are_taken_off_one_by_one() {
+    fn notes_are_parsed_one_by_one() {
         let both = [bytes(b"GNU\0", 3, b"12345"), bytes(OWNER, TYPE, b"x")].concat();
         let mut rest = &both[..];
         assert_eq!(note(&mut rest), Some((&b"GNU\0"[..], 3, &b"12345"[..])));
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_lead_nowhere() {
+    fn notes_with_wrong_lengths_are_refused() {
         for (owner, length) in [(u32::MAX, 0), (0, u32::MAX), (8, 1), (u32::MAX, u32::MAX)] {
             let mut note_bytes = Vec::new();
             for word in [owner, length, TYPE] {
@@ -236,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_lie_one_behind_the_other() {
+    fn fields_that_overlap_or_exceed_a_record_are_refused() {
         let format = |lines: &str| Format::parse("s", &format!("name: n\nID: 0\nformat:\n{lines}")).unwrap();
         let line = |offset: usize, size: usize| {
             format!("\tfield:u32 f{offset};\toffset:{offset};\tsize:{size};\tsigned:0;\n")

@@ -3,8 +3,8 @@
 //! The language (`lang::synth`) parses the lines.
 //!
 //! A record consists of the common fields and then one or more eight-byte words for each field. A number takes one
-//! word. `char[N]` takes 256 bytes for any N. A text or stack of variable length takes one word, which holds the
-//! offset and length of its data after all fields.
+//! word. `char[N]` takes 256 bytes for any N. A text or stack of variable length takes one word with the offset and
+//! length of its data, which follows all fields.
 
 use std::fmt::Write as _;
 
@@ -18,7 +18,7 @@ pub const SYSTEM: &str = "synthetic";
 pub const FIELDS_MAX: usize = 64;
 
 /// Bytes that a `char[N]` takes in a record: `STR_VAR_LEN_MAX`.
-pub const TEXT_ROOM: usize = 256;
+pub const TEXT_SIZE: usize = 256;
 
 /// A synthetic event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,7 +152,7 @@ impl Member {
 
     /// Number of words that it takes in a record.
     pub fn words(&self) -> usize {
-        if self.is_text() && !self.is_dynamic() { TEXT_ROOM / 8 } else { 1 }
+        if self.is_text() && !self.is_dynamic() { TEXT_SIZE / 8 } else { 1 }
     }
 
     /// Conversion in the print fmt.
@@ -174,7 +174,7 @@ fn text_size(ty: &str, length: impl Fn(&str) -> Option<u32>) -> Option<usize> {
     }
     match ty.get(start..close)? {
         "" => Some(0),
-        digits => length(digits).map(|length| length as usize).filter(|length| *length <= TEXT_ROOM),
+        digits => length(digits).map(|length| length as usize).filter(|length| *length <= TEXT_SIZE),
     }
 }
 
@@ -233,11 +233,11 @@ impl Event {
                         let bytes = [text, &[0]].concat();
                         append(&mut record, at, &bytes)?;
                     } else {
-                        put(&mut record, at, text.get(..TEXT_ROOM - 1).unwrap_or(text))?;
+                        put(&mut record, at, text.get(..TEXT_SIZE - 1).unwrap_or(text))?;
                     }
                 }
                 Value::Stack(stack) if member.is_stack() => {
-                    // The first word holds the number of addresses that follow.
+                    // The first word is the number of addresses that follow.
                     let words = std::iter::once(stack.len() as u64).chain(stack.iter().copied());
                     let bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
                     append(&mut record, at, &bytes)?;

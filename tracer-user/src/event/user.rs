@@ -35,12 +35,12 @@ impl Field {
         self.ty.starts_with("struct ")
     }
 
-    /// What the offset in the field's word counts from; None if the field is not such a word.
-    fn points(&self) -> Option<From> {
+    /// The base of the offset in the field's word; None if the field is not such a word.
+    fn points(&self) -> Option<OffsetBase> {
         if self.ty.starts_with("__data_loc ") {
-            Some(From::Record)
+            Some(OffsetBase::Record)
         } else {
-            self.ty.starts_with("__rel_loc ").then_some(From::Word)
+            self.ty.starts_with("__rel_loc ").then_some(OffsetBase::Word)
         }
     }
 
@@ -66,9 +66,9 @@ impl Field {
     }
 }
 
-/// What the offset in a word counts from: the record's start, or the end of the word.
+/// The base of the offset in a word: the record's start, or the end of the word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum From {
+enum OffsetBase {
     Record,
     Word,
 }
@@ -152,8 +152,8 @@ impl Event {
         let mut fmt = format!("\"{}\"", texts.join(" "));
         for field in &self.fields {
             let _ = match field.points().filter(|_| field.ty.contains("char")) {
-                Some(From::Record) => write!(fmt, ", __get_str({})", field.name),
-                Some(From::Word) => write!(fmt, ", __get_rel_str({})", field.name),
+                Some(OffsetBase::Record) => write!(fmt, ", __get_str({})", field.name),
+                Some(OffsetBase::Word) => write!(fmt, ", __get_rel_str({})", field.name),
                 None => write!(fmt, ", REC->{}", field.name),
             };
         }
@@ -175,17 +175,17 @@ impl Event {
     /// Whether the words of a command, split at blanks, define the same fields (`user_fields_match()`).
     #[cfg(any(test, feature = "internals"))]
     pub fn has_fields(&self, words: &[String]) -> bool {
-        self.says(words, true)
+        self.words_match(words, true)
     }
 
     /// Whether the words of a deletion select this event: no words, or its fields. Kernels around 6.1 omit the size
     /// of a structure and accept an empty list for any fields; later kernels require both. This program accepts
     /// either.
-    pub fn is_meant(&self, words: &[String]) -> bool {
-        words.is_empty() || self.says(words, true) || self.says(words, false)
+    pub fn matches_deletion(&self, words: &[String]) -> bool {
+        words.is_empty() || self.words_match(words, true) || self.words_match(words, false)
     }
 
-    fn says(&self, words: &[String], sized: bool) -> bool {
+    fn words_match(&self, words: &[String], sized: bool) -> bool {
         if words.is_empty() {
             return self.fields.is_empty();
         }
@@ -209,7 +209,7 @@ impl Event {
         rest.is_empty()
     }
 
-    /// Whether the texts that a record's words point to lie inside the record and are terminated
+    /// Whether the texts that a record's words point to are inside the record and terminated
     /// (`user_event_validate()`). The record must be at least as long as its fields.
     pub fn is_sound(&self, record: &[u8]) -> bool {
         self.placed().all(|(at, field)| {
@@ -219,7 +219,7 @@ impl Event {
             };
             let word = u32::from_ne_bytes(word);
             let (offset, size) = ((word & 0xffff) as usize, (word >> 16) as usize);
-            let end = size + if from == From::Word { at + 4 + offset } else { offset };
+            let end = size + if from == OffsetBase::Word { at + 4 + offset } else { offset };
             let ends = || end.checked_sub(1).and_then(|last| record.get(last)) == Some(&0);
             end <= record.len() && (!field.ty.contains("char") || ends())
         })
@@ -282,9 +282,9 @@ mod tests {
             assert!(!two.has_fields(&words(other)), "{other}");
         }
         let own = event(&[("struct my", "a", 20)]);
-        assert!(own.has_fields(&words("struct my a 20")) && own.is_meant(&words("struct my a")));
-        assert!(!own.has_fields(&words("struct my a 21")) && !own.is_meant(&words("struct my b")));
-        assert!(!own.has_fields(&[]) && own.is_meant(&[]) && event(&[]).has_fields(&[]));
+        assert!(own.has_fields(&words("struct my a 20")) && own.matches_deletion(&words("struct my a")));
+        assert!(!own.has_fields(&words("struct my a 21")) && !own.matches_deletion(&words("struct my b")));
+        assert!(!own.has_fields(&[]) && own.matches_deletion(&[]) && event(&[]).has_fields(&[]));
         // The canonical form yields the same result.
         let texts = [
             "",

@@ -3,7 +3,7 @@
 //! Each folder uses only the folders before it:
 //!
 //! - `files`: the directories as tables of files. A file turns reads into text and writes into commands of
-//!   `engine::instance`.
+//!   `engine::command`.
 //! - `tree`: the numbers and names of files, open files, and [`Tree`], which works without FUSE.
 //! - `helpers`: the processes that do work for a daemon.
 //! - `serve`: FUSE requests, the thread that owns the tree, and reads that wait.
@@ -24,5 +24,5 @@ pub use helpers::{
 pub use tree::{
     attributes::{Attributes, Owner},
     dispatch::Tree,
-    open::{Access, Outcome},
+    open::{Access, Client, Outcome},
 };

@@ -1,4 +1,4 @@
-//! The three answers to "does this kernel support it": they stay distinct up to the screen.
+//! The three answers to "does this kernel support it". They stay distinct up to the output.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ pub enum Answer {
     Yes,
     /// The feature does not exist or is refused; the text states which, and what refuses it.
     No(String),
-    /// The question could not be answered; the text states why.
+    /// The answer could not be determined; the text states why.
     Unknown(String),
 }
 

@@ -91,7 +91,7 @@ mod tests {
             Err(rustix::io::Errno::PERM) => println!("skipped: not privileged"),
             Err(error) => panic!("{cast:?}: {error}"),
         }
-        // An id that is not a function's is refused: the trial can fail.
+        // The kernel refuses an id that is not the id of a function, so the trial can fail.
         let broken = Cast { function: cast.structure, ..cast };
         assert!(broken.try_in(ProgKind::RawTracepoint).is_err());
     }

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_are_told_from_comments() {
+    fn settings_and_comments_are_distinguished() {
         let text =
             "# CONFIG_HIST_TRIGGERS is not set\nCONFIG_BPF=y\nCONFIG_FUSE_FS=m\nCONFIG_LSM=\"yama,bpf\"\n";
         let config = Config { source: PathBuf::new(), settings: parse(text) };
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn compressed_and_plain_say_the_same() {
+    fn compressed_and_plain_text_give_the_same_answers() {
         use std::io::Write;
         let dir = std::env::temp_dir().join(format!("tracer-config-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();

@@ -8,7 +8,7 @@ pub enum Error {
     /// A file could not be opened or read.
     #[error("{path}")]
     Io {
-        /// The file, in a form for people.
+        /// The file, as shown to users.
         path: String,
         /// The system's error.
         #[source]
@@ -19,7 +19,7 @@ pub enum Error {
     Form {
         /// The file.
         path: String,
-        /// What is wrong with it.
+        /// The defect.
         what: String,
     },
     /// The kernel withholds the fact, or the privileges do not suffice.
@@ -27,7 +27,7 @@ pub enum Error {
     Withheld {
         /// The requested fact.
         fact: &'static str,
-        /// The reason, and what would change it.
+        /// The reason, and how to change it.
         why: String,
     },
 }

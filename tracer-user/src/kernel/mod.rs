@@ -1,6 +1,6 @@
 //! Facts about the kernel, one file each: tracefs, symbols, BTF, syscalls, features.
 //!
-//! A fact is read on demand; a caller that needs it twice keeps it. An absent thing is an answer (`None`,
+//! A fact is read on demand; a caller that needs it twice keeps it. An absent object is an answer (`None`,
 //! [`Answer::No`]); an [`Error`] means that the fact could not be read, and states the reason. Facts can also be read
 //! from a file or directory frozen for a test ([`Tracefs::frozen`], [`Symbols::read`], [`Btf::read`],
 //! [`config::Config::read`]).
@@ -11,6 +11,7 @@ mod cast;
 pub mod config;
 mod error;
 pub mod features;
+pub mod handler;
 pub mod modules;
 pub mod opened;
 mod preemption;

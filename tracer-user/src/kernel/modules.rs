@@ -38,7 +38,7 @@ fn is_live(modules: &str, module: &str) -> bool {
     })
 }
 
-/// The name as the kernel spells it.
+/// The name in the kernel's spelling: `_` replaces `-`.
 pub fn plain(module: &str) -> String {
     module.replace('-', "_")
 }

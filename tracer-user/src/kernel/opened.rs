@@ -122,7 +122,7 @@ impl OpenedFile {
     /// Opens the file for reading.
     ///
     /// # Errors
-    /// `EINVAL` for anything but a regular file, `EFBIG` for a file that is too large, and the errors of opening it.
+    /// `EINVAL` if the file is not regular, `EFBIG` if it is too large, and the errors of opening it.
     pub fn content(&self) -> Result<Content, Errno> {
         if !self.regular {
             return Err(Errno::INVAL);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_stays_itself_whatever_becomes_of_its_path() {
+    fn an_opened_file_is_independent_of_its_path() {
         let (path, other) = (place("one"), place("other"));
         fs::write(&path, "old").unwrap();
         fs::write(&other, "new content").unwrap();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn another_content_is_told() {
+    fn changed_content_is_detected() {
         let path = place("content");
         fs::write(&path, "one").unwrap();
         let file = opened(&path);

@@ -23,7 +23,7 @@ pub fn preemption(version: (u32, u32)) -> String {
     let mode = if build.contains("PREEMPT_RT") {
         Some("rt".to_owned())
     } else if build.contains("PREEMPT_DYNAMIC") {
-        dynamic().or_else(asked).or_else(built)
+        dynamic().or_else(requested).or_else(built)
     } else {
         built().or_else(|| build.contains("PREEMPT").then(|| "full".to_owned()))
     };
@@ -66,7 +66,7 @@ fn dynamic() -> Option<String> {
 }
 
 /// The mode that the kernel's command line requests.
-fn asked() -> Option<String> {
+fn requested() -> Option<String> {
     let line = std::fs::read_to_string("/proc/cmdline").ok()?;
     line.split_whitespace().filter_map(|word| word.strip_prefix("preempt=")).next_back().map(str::to_owned)
 }
@@ -76,7 +76,7 @@ mod tests {
     use super::words;
 
     #[test]
-    fn both_ages_have_their_words() {
+    fn both_formats_of_the_version_are_read() {
         let dynamic = "#1 SMP PREEMPT_DYNAMIC Tue";
         assert_eq!(words(Some("voluntary"), dynamic, (6, 12)), "desktop");
         assert_eq!(words(Some("none"), dynamic, (6, 18)), "PREEMPT(none)");

@@ -9,6 +9,8 @@
 //! so the whole table of a distribution's kernel takes a few megabytes.
 
 use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
 use std::ops::Range;
 use std::path::Path;
 
@@ -304,7 +306,7 @@ impl Symbols {
         let start = first_at_or_below(&self.extra, address)?;
         let entry = *self.extra.get(start)?;
         if self.module(entry) == Some("bpf") {
-            // Only the kernel knows the end; a program's image is at most this long.
+            // `/proc/kallsyms` does not show the end; a program's image is at most this long.
             return (address - entry.address < BPF_IMAGE_MAX).then_some((entry, None));
         }
         let next = self
@@ -343,6 +345,32 @@ fn first_at_or_below(table: &[Entry], address: u64) -> Option<usize> {
     Some(lower.map_or(0, |lower| lower + 1))
 }
 
+/// The lowest address of a symbol of the kernel image, 0 where the kernel withholds addresses. Reads `/proc/kallsyms`
+/// only up to the symbol, because the kernel takes about 40 ms to show all of it.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn lowest_address(name: &str) -> Result<Option<u64>, Error> {
+    const PATH: &str = "/proc/kallsyms";
+    let failed = |error| Error::io(PATH.to_owned(), error);
+    first_address(BufReader::with_capacity(1 << 16, File::open(PATH).map_err(failed)?), name).map_err(failed)
+}
+
+/// The address of the first symbol with this name, in a text that is in order of addresses.
+fn first_address(mut text: impl BufRead, name: &str) -> io::Result<Option<u64>> {
+    let mut line = Vec::new();
+    while text.read_until(b'\n', &mut line)? > 0 {
+        let found = Line::split(&mut line.as_slice())
+            .filter(|line| line.name == name.as_bytes() && line.module.is_empty())
+            .map(|line| line.address);
+        if found.is_some() {
+            return Ok(found);
+        }
+        line.clear();
+    }
+    Ok(None)
+}
+
 /// One line: `ffffffff81000000 T name\t[module]`.
 struct Line<'a> {
     address: u64,
@@ -352,8 +380,8 @@ struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Splits the first line off the text; None if it is not a symbol. Reads each byte only once, because every
-    /// symbol of the kernel passes through here.
+    /// Splits the first line off the text; None if it is not a symbol. Reads each byte only once, because it handles
+    /// every symbol of the kernel.
     fn split(text: &mut &'a [u8]) -> Option<Self> {
         let mut address = 0;
         let mut at = 0;
@@ -450,7 +478,19 @@ mod tests {
     }
 
     #[test]
-    fn hidden_addresses_and_broken_lines_are_told_apart() {
+    fn the_first_address_of_a_name_needs_no_table() {
+        let first = |name| first_address(SMALL.as_bytes(), name).unwrap();
+        assert_eq!(first("twice"), Some(0xffff_ffff_8100_0100));
+        assert_eq!(first("twic"), None);
+        assert_eq!(first("mod_a"), None, "a module's symbol");
+        let symbols = small();
+        for name in ["first_alias", "middle", "_etext"] {
+            assert_eq!(first(name), symbols.addresses(name).into_iter().min());
+        }
+    }
+
+    #[test]
+    fn hidden_addresses_and_invalid_lines_are_distinguished() {
         assert!(matches!(
             Symbols::parse(b"0000000000000000 T a\n0000000000000000 t b\n"),
             Err(Problem::Zero)

@@ -164,7 +164,7 @@ fn program(btf: &Btf) -> Result<Option<Vec<u8>>, Error> {
 pub struct Registers {
     /// Byte offset of the call's number.
     pub number: u32,
-    /// Significant bytes of the number: the kernel takes an `int`, whatever the register's width.
+    /// Significant bytes of the number: the kernel takes an `int` for any width of the register.
     pub number_width: u8,
     /// Byte offsets of the six arguments, eight bytes each (`syscall_get_arguments()`).
     pub args: [u32; 6],
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn registers_lie_in_pt_regs() {
+    fn registers_are_inside_pt_regs() {
         let Some((_, btf)) = running() else { return };
         let found = Registers::find(&btf).unwrap().unwrap();
         let mut sorted = found.args;

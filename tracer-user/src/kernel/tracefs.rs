@@ -86,7 +86,7 @@ impl Tracefs {
             if source.raw_os_error() == Some(Errno::NODEV.raw_os_error()) {
                 return Error::Withheld { fact: "tracefs", why: "this kernel is built without it".into() };
             }
-            Error::io("tracefs (not mounted, and a mount of our own failed)", source)
+            Error::io("tracefs (not mounted, and a detached mount failed)", source)
         })?;
         Ok(Self { root, place: Place::Detached })
     }

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_written_is_a_record_of_zeroes_and_empty_texts() {
+    fn an_empty_write_makes_a_record_of_zeroes_and_empty_texts() {
         for text in ["", "\n", " \t "] {
             let record = read(text).unwrap();
             assert_eq!(record.len(), 49);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_where_the_format_has_them() {
+    fn values_are_at_the_offsets_of_the_format() {
         let text = " wide = -2 small=0x12345\tname='a \"b\" \\' c'near=\"xy\"comm='longer' where=\"\" common_pid=-1\n";
         let record = read(text).unwrap();
         assert_eq!(record[4..8], [0xff; 4]);
@@ -253,14 +253,14 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_two_values_counts() {
+    fn the_last_of_two_values_applies() {
         let record = read("name='one' small=1 small=2 name='two'").unwrap();
         let (at, length) = word(&record, 32);
         assert_eq!((&record[at..at + length], record[12]), (&b"two\0"[..], 2));
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused() {
+    fn invalid_text_is_refused() {
         let long = format!("name='{}'", "x".repeat(256));
         let cases = [
             ("nothing=1", Errno::NOENT),

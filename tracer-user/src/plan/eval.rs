@@ -12,8 +12,8 @@ pub struct EvalEnv<'a> {
     pub cpu: u32,
     /// Name of the current task, NUL-padded.
     pub comm: [u8; 16],
-    /// Reads the string at an address, in user memory if the flag is set. Returns its bytes up to the NUL, or only the
-    /// first of them; None for a fault.
+    /// Reads the string at an address, in user memory if the flag is set. Returns the bytes up to the NUL, or only
+    /// the first of them; None for a fault.
     pub read: &'a dyn Fn(u64, bool) -> Option<Vec<u8>>,
 }
 
@@ -78,8 +78,8 @@ where
     }
 }
 
-/// The bytes of a text from its start, and its length as the kernel takes it. There may be more bytes than that, for
-/// texts of length 0.
+/// Returns the bytes of a text from its start, and the length that the kernel uses. If that length is 0, there may be
+/// more bytes.
 fn fetch(text: Text, record: &[u8], env: &EvalEnv<'_>) -> Option<(Vec<u8>, usize)> {
     let behind = |start: usize| record.get(start..).unwrap_or_default().to_vec();
     let loc = |offset: u16| {
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_no_length() {
+    fn texts_without_a_length() {
         for (pattern, expected) in [
             (Pattern::Full(b"ab".into()), true),
             (Pattern::Full(b"a".into()), false),
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_match_neither_way() {
+    fn unreadable_text_matches_neither_comparison() {
         let env = EvalEnv { cpu: 0, comm: [0; 16], read: &|_, _| None };
         let place = Place { offset: 0, size: 8 };
         for not in [false, true] {

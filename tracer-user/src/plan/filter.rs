@@ -17,7 +17,7 @@ pub enum Filter {
     Or(Vec<Filter>),
     /// Negation.
     Not(Box<Filter>),
-    /// Known without reading the record.
+    /// The result is known without reading the record.
     Const(bool),
 }
 
@@ -26,19 +26,19 @@ pub enum Filter {
 pub enum Test {
     /// A number in the record.
     Number {
-        /// Where it lies.
+        /// Place of the number in the record.
         place: Place,
         /// Whether its sign extends.
         signed: bool,
         /// The comparison.
         op: NumberOp,
-        /// The other side: truncated to the field's size as in the kernel, sign- or zero-extended again by the field's
-        /// sign, and stored as 64 bits.
+        /// The right operand: truncated to the field's size as in the kernel, sign- or zero-extended again by the
+        /// field's sign, and stored as 64 bits.
         value: u64,
     },
-    /// An address in the record lies in a function: `.function` fields. `low <= value < high`; `not` inverts.
+    /// An address in the record is inside a function: `.function` fields. `low <= value < high`; `not` inverts.
     Function {
-        /// Where the address lies (8 bytes).
+        /// Place of the address (8 bytes).
         place: Place,
         /// First address of the function.
         low: u64,
@@ -49,7 +49,7 @@ pub enum Test {
     },
     /// Text.
     Text {
-        /// Where the text comes from.
+        /// Source of the text.
         text: Text,
         /// The pattern that it is compared with.
         pattern: Pattern,
@@ -60,7 +60,7 @@ pub enum Test {
     Cpu {
         /// The comparison.
         op: NumberOp,
-        /// The other side.
+        /// The right operand.
         value: i32,
     },
     /// A set of CPUs, given by `CPUS{...}`. For a number or the current CPU, the only comparison is [`CpusOp::And`]
@@ -104,7 +104,7 @@ pub enum NumberOp {
     And,
 }
 
-/// Where text comes from, and how many bytes it has (`len` in [`Pattern`]).
+/// The source of a text, and its number of bytes (`len` in [`Pattern`]).
 ///
 /// `len` is the size of an array, 0 for an array without a length, and 16 for the task's name. For `__data_loc` and
 /// `__rel_loc` it is the upper half of the word, and for a pointer the number of bytes up to the NUL plus one.
@@ -125,7 +125,7 @@ pub enum Text {
     /// A pointer in the record. At most [`POINTER_TEXT_MAX`] bytes are fetched. After a fault the test fails, whether
     /// it is inverted or not.
     Pointer {
-        /// Where the pointer lies (8 bytes).
+        /// Place of the pointer (8 bytes).
         place: Place,
         /// Whether it points into user memory (`.ustring`; syscall arguments need it explicitly).
         user: bool,
@@ -153,18 +153,18 @@ pub const POINTER_TEXT_MAX: usize = 1024;
 /// - `Front`: `len >= n`, and the first `n` bytes of `t` are `p` (a NUL before that is a mismatch).
 /// - `Middle`: `p` is somewhere in the `len` bytes, even after a NUL.
 /// - `End`: `len > n`, and `p` is right before the last of the `len` bytes. In a char array that is a fixed place:
-///   `comm ~ "*sh"` looks at bytes 13 and 14 and does not match `bash`.
+///   `comm ~ "*sh"` tests bytes 13 and 14 and does not match `bash`.
 /// - `Glob`: the glob matches `t` up to its first NUL or `len` bytes.
 ///
 /// For a text whose `len` is 0, `Full`, `Front` and `Middle` read up to its first NUL, at any position (NULs follow
-/// the record's end). `End` does not match it, and `Glob` takes it as empty.
+/// the record's end). `End` does not match it, and `Glob` treats it as empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Pattern {
     /// The whole text is this.
     Full(Vec<u8>),
     /// The text starts with this (`abc*`).
     Front(Vec<u8>),
-    /// The text holds this (`*abc*`).
+    /// The text contains this (`*abc*`).
     Middle(Vec<u8>),
     /// The text ends with this (`*abc`).
     End(Vec<u8>),
@@ -177,11 +177,11 @@ pub enum Pattern {
 pub enum CpusSubject {
     /// A number in the record that is a CPU, read without sign, of at most four bytes.
     Scalar {
-        /// Where it lies.
+        /// Place of the number in the record.
         place: Place,
     },
-    /// A cpumask at a `__data_loc` word: as many 64-bit words as `nr_cpu_ids` bits need. The comparison covers all
-    /// of them; words that the record does not contain have no CPU.
+    /// A cpumask at a `__data_loc` word: as many 64-bit words as `nr_cpu_ids` bits need. The comparison covers all of
+    /// them; words that are missing in the record have no CPU.
     Mask {
         /// Offset of the word.
         offset: u16,
@@ -212,7 +212,7 @@ impl Filter {
         Self::joined(parts, true, Self::Or)
     }
 
-    /// `settling` decides the result at once; its opposite has no effect.
+    /// `settling` is the constant that decides the result alone; the other constant has no effect.
     fn joined(parts: Vec<Self>, settling: bool, many: fn(Vec<Self>) -> Self) -> Self {
         let mut kept = Vec::new();
         for part in parts {

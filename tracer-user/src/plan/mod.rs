@@ -1,8 +1,10 @@
-//! Plans: the requirements of one attachment, without instructions yet. They contain predicates over record fields, the sources
-//! of values at a hook, and the record's layout.
+//! Plans: the requirements of one attachment, without instructions yet. They contain predicates over record fields,
+//! the sources of values at a hook, and the record's layout.
 
+pub mod derived;
 #[cfg(any(test, feature = "internals"))]
 pub mod eval;
+pub mod expression;
 pub mod filter;
 pub mod hist;
 pub mod probe;

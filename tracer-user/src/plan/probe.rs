@@ -1,9 +1,12 @@
-//! A dynamic event at a hook: where each of its values comes from.
+//! A dynamic event at a hook: the source of each of its values.
 //!
-//! The language produces operations on registers, arguments and return values ([`crate::lang::fetch`]). The context of a
-//! hook's program ([`ProbeContext`]) determines the operations that the hook supports. A plan names places in that
-//! context. If there is no place for a value, planning fails with the reason, and the engine may try another hook. Calling conventions are those that the kernel itself
-//! uses (`regs_get_kernel_argument()`, `arch/x86/include/asm/ptrace.h` and `arch/arm64/include/asm/ptrace.h`).
+//! The language produces operations on registers, arguments and return values ([`crate::lang::fetch`]). The context
+//! of a hook's program ([`ProbeContext`]) determines the operations that the hook supports. A plan names places in
+//! that context. If there is no place for a value, planning fails with the reason, and the engine may try another
+//! hook.
+//!
+//! Calling conventions are those that the kernel itself uses (`regs_get_kernel_argument()`,
+//! `arch/x86/include/asm/ptrace.h` and `arch/arm64/include/asm/ptrace.h`).
 
 use std::fmt;
 
@@ -56,7 +59,7 @@ pub struct Addresses {
 pub struct ProbePlan {
     /// The context of the program.
     pub context: ProbeContext,
-    /// Whether memory is user memory, whatever its address.
+    /// Whether all memory is user memory, regardless of the address.
     pub user: bool,
     /// The words after the common fields.
     pub head: Vec<Value>,
@@ -66,10 +69,7 @@ pub struct ProbePlan {
     pub fixed: usize,
     /// Values saved at a function's entry for its return, if the hook at the return does not provide them.
     pub entry_args: Vec<Value>,
-    /// The event that an event probe is attached to, if that is a dynamic one: its record is built first and replaces
-    /// the context.
-    pub base: Option<Box<ProbePlan>>,
-    /// The hits that count, of the event that an event probe is attached to.
+    /// For an event probe: the condition on the hits of the event that it is attached to.
     pub when: Option<Filter>,
 }
 
@@ -86,7 +86,7 @@ pub struct ArgPlan {
     pub count: u32,
     /// The first value.
     pub value: Value,
-    /// Words that are read in turn, each at the address in the previous one.
+    /// Words to read in sequence, each at the address in the previous word.
     pub derefs: Vec<Deref>,
     /// How it is stored in the record.
     pub store: Store,
@@ -99,7 +99,7 @@ pub struct ArgPlan {
 /// A read of the word at a value plus an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deref {
-    /// Whether it is memory of user space.
+    /// Whether the memory is in user space.
     pub user: bool,
     /// Offset in bytes.
     pub offset: i32,
@@ -108,22 +108,23 @@ pub struct Deref {
 /// A value before any read through it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
-    /// Where it comes from.
+    /// The source.
     pub from: Origin,
-    /// Number that is added.
+    /// The number to add.
     pub plus: i64,
 }
 
-/// Where a value comes from.
+/// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Nowhere: the value is the number that is added.
+    /// No source: the value is the number to add.
     Nothing,
     /// The word at this byte offset of the context.
     Context(u16),
-    /// This word of those that a call put on the stack, counted from the context.
+    /// The word of this number, counted from the context of a call: the arguments, the return value, the trampoline's
+    /// stack.
     Call(u8),
-    /// This argument of those saved at the function's entry.
+    /// The argument of this number among those saved at the function's entry.
     EntryArg(u8),
     /// The return address on an arm64 stack: the word `at`, or the next one if the stack had to be aligned. It is the
     /// word `at` if the word two places before it is an address in the function.
@@ -135,7 +136,7 @@ pub enum Origin {
         /// Size of the function in bytes.
         size: u64,
     },
-    /// The function that was entered; only the kernel knows it.
+    /// The entered function; the program obtains it from the kernel at the hit.
     Function,
     /// The function in a file, on kernels that do not report it to a program (before 6.6). The program reads the task's
     /// uprobe state, then that state's data of the hit, then the address in those data.
@@ -145,10 +146,10 @@ pub enum Origin {
         /// Byte offset of `vaddr` in `struct uprobe_task`.
         vaddr: u32,
     },
-    /// The place in the function where an fprobe is: after the `endbr` instruction, if there is one. The instruction
-    /// pointer, at this offset of the context, is that place, or is after the call at that place.
+    /// The address of an fprobe in its function: after the `endbr` instruction, if there is one. The instruction
+    /// pointer, at this offset of the context, is this address or the address after the call there.
     FunctionPlace(u16),
-    /// This word of the stack, counted from its pointer.
+    /// The word of the stack of this number, counted from the stack pointer.
     Stack(u32),
     /// The name of the current task; the value is its address.
     Comm,
@@ -159,13 +160,20 @@ pub enum Origin {
 }
 
 /// The reason why a hook cannot provide a value of an event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unavailable(pub String);
-
-impl fmt::Display for Unavailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
-    }
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    /// The hook is not at the return of a function.
+    #[error("the hook is not at a return")]
+    NoReturn,
+    /// The fetch argument loads nothing.
+    #[error("{0} has no value")]
+    NoValue(String),
+    /// An argument of the function, counted from 1.
+    #[error("argument {0} is not available at this hook")]
+    Argument(u32),
+    /// Another source of a value.
+    #[error("{0} is not available at this hook")]
+    Source(&'static str),
 }
 
 impl Value {
@@ -178,7 +186,7 @@ impl Value {
         Self { from: Origin::Nothing, plus: value.cast_signed() }
     }
 
-    /// Whether it is the address of data of the program itself.
+    /// Whether the value is the address of data in the program itself.
     pub fn is_own(&self) -> bool {
         matches!(self.from, Origin::Comm | Origin::Text(_))
     }
@@ -201,14 +209,6 @@ impl ProbePlan {
     pub fn is_variable(&self) -> bool {
         self.args.iter().any(ArgPlan::is_text)
     }
-
-    /// The plan for an event probe on an event with the plan `base`; `when` selects the hits of that event that count.
-    #[must_use]
-    pub fn on(self, base: Self, when: Option<Filter>) -> Self {
-        // The values of `base` refer to the saved arguments by position, so the list stays the same.
-        let entry_args = base.entry_args.clone();
-        Self { context: base.context, user: base.user, base: Some(Box::new(base)), entry_args, when, ..self }
-    }
 }
 
 /// Byte offsets in `struct pt_regs`.
@@ -217,7 +217,7 @@ struct Registers {
     sp: u16,
     retval: u16,
     args: &'static [u16],
-    /// Number of stack words before the arguments that have no register; None if those are not read.
+    /// Number of stack words before the arguments that have no register; None if those arguments are not read.
     stack_args: Option<u32>,
     /// Distance in bytes of the instruction pointer from a kprobe: x86 has executed the breakpoint's byte.
     ahead: i64,
@@ -263,7 +263,6 @@ pub fn plan(probe: &Probe, context: ProbeContext, addresses: Addresses) -> Resul
         args: probe.args.iter().map(|arg| planner.arg(arg, head_size)).collect::<Result<_, _>>()?,
         fixed,
         entry_args: planner.entry_args(),
-        base: None,
         when: None,
     })
 }
@@ -325,7 +324,7 @@ impl Planner<'_> {
                 Value::of(Origin::CallReturn { at: words + 6, start: ip, size: end.saturating_sub(ip) })
             }
             ProbeContext::Arguments(_) | ProbeContext::Record => {
-                return Err(Unavailable("nothing returns there".to_owned()));
+                return Err(Unavailable::NoReturn);
             }
         };
         Ok(vec![place, back])
@@ -346,7 +345,7 @@ impl Planner<'_> {
             }
         }
         let (Some(value), Some((store, store_offset, size))) = (value, store) else {
-            return Err(Unavailable(format!("{} has no value", arg.arg.name)));
+            return Err(Unavailable::NoValue(arg.arg.name.clone()));
         };
         Ok(ArgPlan {
             name: arg.arg.name.clone(),
@@ -364,17 +363,19 @@ impl Planner<'_> {
     /// The arguments that a program at the entry must save.
     fn entry_args(&self) -> Vec<Value> {
         match self.context {
-            ProbeContext::Registers(arch) => self.probe.kept.iter().map(|n| argument(arch, *n)).collect(),
+            ProbeContext::Registers(arch) => {
+                self.probe.saved_args.iter().map(|n| argument(arch, *n)).collect()
+            }
             _ => Vec::new(),
         }
     }
 
     fn source(&self, source: &Source) -> Result<Value, Unavailable> {
-        let lacks = |what: &str| Err(Unavailable(format!("{what} cannot be had there")));
+        let lacks = |what| Err(Unavailable::Source(what));
         Ok(match (source, self.context) {
             (Source::Immediate(value), _) => Value::number(*value),
             (Source::Comm, _) => Value::of(Origin::Comm),
-            // The kernel's uprobes look for the text in user memory, where it is not (`fetch_store_string()`,
+            // The kernel's uprobes read the text from user memory, which does not contain it (`fetch_store_string()`,
             // `kernel/trace/trace_uprobe.c`).
             (Source::Text(_), _) if self.user => Value::number(0),
             (Source::Text(text), _) => Value::of(Origin::Text(text.clone())),
@@ -392,7 +393,7 @@ impl Planner<'_> {
                 Value::of(Origin::Context(registers(arch).retval))
             }
             (Source::Retval, ProbeContext::Call { words, exit: true, .. }) => Value::of(Origin::Call(words)),
-            (Source::Retval, _) => return lacks("what is returned"),
+            (Source::Retval, _) => return lacks("the return value"),
             (Source::Argument(n), ProbeContext::Registers(arch)) => argument(arch, *n),
             (Source::Argument(n), ProbeContext::Call { words, .. }) if *n < u32::from(words) => {
                 Value::of(Origin::Call(*n as u8))
@@ -402,18 +403,18 @@ impl Planner<'_> {
                 Value::of(Origin::Context((*n as u16 - 1) * 8))
             }
             (Source::Argument(_), ProbeContext::Arguments(_)) => Value::number(0),
-            (Source::Argument(n), _) => return lacks(&format!("argument {}", n + 1)),
-            (Source::Kept(offset), ProbeContext::Call { words, exit: true, .. }) => {
-                let index = self.probe.kept.get(*offset as usize / 8).copied().unwrap_or(u32::MAX);
+            (Source::Argument(n), _) => return Err(Unavailable::Argument(n + 1)),
+            (Source::SavedArg(offset), ProbeContext::Call { words, exit: true, .. }) => {
+                let index = self.probe.saved_args.get(*offset as usize / 8).copied().unwrap_or(u32::MAX);
                 if index >= u32::from(words) {
-                    return lacks(&format!("argument {}", index.wrapping_add(1)));
+                    return Err(Unavailable::Argument(index.wrapping_add(1)));
                 }
                 Value::of(Origin::Call(index as u8))
             }
-            (Source::Kept(offset), ProbeContext::Registers(_)) => {
+            (Source::SavedArg(offset), ProbeContext::Registers(_)) => {
                 Value::of(Origin::EntryArg((*offset / 8) as u8))
             }
-            (Source::Kept(_), _) => return lacks("what a function was called with"),
+            (Source::SavedArg(_), _) => return lacks("a saved argument"),
             (Source::File(offset), ProbeContext::Registers(_)) => {
                 let crate::event::dynamic::Target::File { offset: own, .. } = self.event().target else {
                     return lacks("an offset in a file");
@@ -462,7 +463,7 @@ impl fmt::Display for Value {
             Origin::Nothing => return write!(f, "{:#x}", self.plus),
             Origin::Context(offset) => write!(f, "context at {offset}")?,
             Origin::Call(word) => write!(f, "call's word {word}")?,
-            Origin::EntryArg(word) => write!(f, "word {word} kept at the entry")?,
+            Origin::EntryArg(word) => write!(f, "word {word} saved at the entry")?,
             Origin::CallReturn { at, .. } => write!(f, "call's word {at} or the next")?,
             Origin::Function | Origin::FunctionInTask { .. } => f.write_str("the function")?,
             Origin::FunctionPlace(_) => f.write_str("the function's place")?,

@@ -3,10 +3,12 @@
 //! A perf tracepoint passes a record that the kernel has already built. A raw tracepoint runs before that, so a hit
 //! that the filter drops costs less. In return, the source of each field must be known: [`super::raw_table`] lists it
 //! in names and types, and this module checks the table against the kernel's BTF. Arguments are found by type and
-//! order, never by number or kernel version (the arguments of `sched_switch` have moved twice). Names are checked where BTF has
-//! them. An event that does not fit yields a [`Refusal`], and the perf tracepoint is used. A plan is still a
-//! hypothesis: `attach` runs both programs on hits that a thread of the tracer provokes ([`Provoke`]), and uses the
-//! plan only if the records agree.
+//! order, never by number or kernel version (the arguments of `sched_switch` have moved twice). Names are checked
+//! where BTF has them. If an event does not fit, planning returns a [`Refusal`], and the engine uses the perf
+//! tracepoint.
+//!
+//! A plan is still a hypothesis. `engine::verify` runs both programs on hits that a thread of the tracer provokes
+//! ([`Provoke`]). The engine uses the plan only if the records agree.
 
 use super::raw_table::{self, Entry, From, Param};
 use super::source::{CompatArgs, FieldSource, Source, SwitchState, SyscallArgs};
@@ -15,14 +17,14 @@ use crate::kernel::btf::{Kind, Prototype, TypeInfo};
 use crate::kernel::syscalls::{Compat, Registers};
 use crate::kernel::{Btf, Error};
 
-/// How to make an event's record at a raw tracepoint.
+/// The sources of an event's record at a raw tracepoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawPlan {
     /// The tracepoint to attach to.
     pub tracepoint: String,
     /// Every field of the record.
     pub fields: Vec<FieldSource>,
-    /// The mark of 32-bit system calls, if their hits are skipped: the kernel leaves them out of the event.
+    /// The mark of 32-bit system calls, if their hits are skipped, because the kernel omits them from the event.
     pub skip_compat: Option<Compat>,
     /// The event that replaces this one in the check at start: itself, or the event whose plan it shares.
     pub stand_in: (String, String),
@@ -41,7 +43,7 @@ pub enum Provoke {
     Wake,
     /// Starts a thread that ends at once, and joins it; the new thread's own hits count too.
     Thread,
-    /// Makes a timerfd, arms it an hour ahead, disarms it, closes it.
+    /// Creates a timerfd, arms it for one hour ahead, disarms it, closes it.
     Timerfd,
     /// Opens and closes a pipe.
     Pipe,
@@ -57,7 +59,7 @@ pub enum Provoke {
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// The table does not list the event.
-    #[error("no table entry tells where the fields of {0} come from")]
+    #[error("the table has no sources for the fields of {0}")]
     NotListed(String),
     /// The table does not fit this kernel.
     #[error("{event}: {why}")]
@@ -96,8 +98,8 @@ pub fn plan(format: &Format, btf: &Btf, syscall: Option<u32>) -> Result<RawPlan,
     let mut fields = Vec::with_capacity(format.fields.len());
     for field in &format.fields {
         let source = bound.source(field).map_err(|trouble| match trouble {
-            Trouble::Unfit(why) => unfit(format!("{}: {why}", field.name)),
-            Trouble::Kernel(error) => error.into(),
+            SourceError::Unfit(why) => unfit(format!("{}: {why}", field.name)),
+            SourceError::Kernel(error) => error.into(),
         })?;
         fields.push(FieldSource { offset: field.offset as u16, size: field.size as u16, source });
     }
@@ -178,24 +180,24 @@ struct Bound<'a> {
     btf: &'a Btf,
 }
 
-enum Trouble {
+enum SourceError {
     Unfit(String),
     Kernel(Error),
 }
 
-impl std::convert::From<Error> for Trouble {
+impl std::convert::From<Error> for SourceError {
     fn from(error: Error) -> Self {
         Self::Kernel(error)
     }
 }
 
-fn unfit<T>(why: impl Into<String>) -> Result<T, Trouble> {
-    Err(Trouble::Unfit(why.into()))
+fn unfit<T>(why: impl Into<String>) -> Result<T, SourceError> {
+    Err(SourceError::Unfit(why.into()))
 }
 
 impl Bound<'_> {
     /// The source of a field of the event's actual format.
-    fn source(&self, field: &Field) -> Result<Source, Trouble> {
+    fn source(&self, field: &Field) -> Result<Source, SourceError> {
         if field.is_data_loc() || field.is_rel_loc() {
             return unfit("its length varies");
         }
@@ -208,7 +210,7 @@ impl Bound<'_> {
                 match info.kind {
                     Kind::Pointer { .. } if field.size == 8 => Ok(Source::Arg(arg)),
                     Kind::Number { .. } if field.size == info.size as usize => Ok(Source::Arg(arg)),
-                    // The kernel zero-extends arguments to u64, whatever their sign (`__CAST_TO_U64`).
+                    // The kernel zero-extends arguments to u64, signed ones too (`__CAST_TO_U64`).
                     Kind::Number { signed: false } if field.size > info.size as usize && field.size <= 8 => {
                         Ok(Source::Arg(arg))
                     }
@@ -218,12 +220,12 @@ impl Bound<'_> {
             From::Read(param, paths) => self.read(field, param, paths),
             From::Target(param) => {
                 let (arg, info) = self.param(param)?;
-                let Kind::Pointer { to } = info.kind else { return unfit("the argument is no pointer") };
+                let Kind::Pointer { to } = info.kind else { return unfit("the argument is not a pointer") };
                 let target = self.btf.info(to)?;
                 if target.size as usize == field.size {
                     Ok(Source::Memory { arg, path: vec![0] })
                 } else {
-                    unfit(format!("what it points to has {} bytes", target.size))
+                    unfit(format!("its target has {} bytes", target.size))
                 }
             }
             From::SwitchState { preempt, state, task } => {
@@ -266,15 +268,15 @@ impl Bound<'_> {
     }
 
     /// A value at a pointer argument, by the first path whose names exist in this kernel.
-    fn read(&self, field: &Field, param: &Param, paths: &[&str]) -> Result<Source, Trouble> {
+    fn read(&self, field: &Field, param: &Param, paths: &[&str]) -> Result<Source, SourceError> {
         let (arg, info) = self.param(param)?;
-        let Kind::Pointer { to } = info.kind else { return unfit("the argument is no pointer") };
+        let Kind::Pointer { to } = info.kind else { return unfit("the argument is not a pointer") };
         for path in paths {
             let Some((path, value)) = self.btf.walk(to, path)? else { continue };
             let plain = matches!(value.kind, Kind::Number { .. } | Kind::Pointer { .. } | Kind::Array { .. });
             if !plain || value.size as usize != field.size {
                 return unfit(format!(
-                    "{} bytes behind argument {arg}, the field has {}",
+                    "argument {arg} points to {} bytes, the field has {}",
                     value.size, field.size
                 ));
             }
@@ -283,7 +285,7 @@ impl Bound<'_> {
         unfit(format!("BTF has none of {}", paths.join(", ")))
     }
 
-    fn registers(&self) -> Result<Registers, Trouble> {
+    fn registers(&self) -> Result<Registers, SourceError> {
         match Registers::find(self.btf)? {
             Some(registers) => Ok(registers),
             None => unfit("struct pt_regs is not one of x86-64 or arm64"),
@@ -291,7 +293,7 @@ impl Bound<'_> {
     }
 
     /// The number and type of an argument.
-    fn param(&self, wanted: &Param) -> Result<(u8, TypeInfo), Trouble> {
+    fn param(&self, wanted: &Param) -> Result<(u8, TypeInfo), SourceError> {
         let of_type = |ty: &str| wanted.ty.split('|').any(|one| one == ty);
         let mut fitting = self.prototype.params.iter().enumerate().filter(|(_, param)| of_type(&param.ty));
         let Some((index, param)) = fitting.nth(usize::from(wanted.nth)) else {
@@ -350,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_found_wherever_they_moved() {
+    fn arguments_are_found_by_name_at_any_position() {
         let format = Format::parse("sched", SWITCH).unwrap();
         // 5.18 had `prev_state` second; since 5.19 it is last.
         let early = [("preempt", 'b'), ("prev_state", 'u'), ("prev", 't'), ("next", 't')];
@@ -373,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_with_its_reason() {
+    fn unsupported_events_are_refused_with_a_reason() {
         let late = [("preempt", 'b'), ("prev", 't'), ("next", 't'), ("prev_state", 'u')];
         let btf = kernel("refused", &late);
         let swapped =
@@ -389,7 +391,7 @@ mod tests {
             (
                 SWITCH.replace("prev_comm[16];\toffset:8;\tsize:16", "prev_comm[32];\toffset:8;\tsize:32"),
                 &btf,
-                "sched:sched_switch: prev_comm: 16 bytes behind argument 1, the field has 32",
+                "sched:sched_switch: prev_comm: argument 1 points to 16 bytes, the field has 32",
             ),
             (
                 SWITCH.replace("char prev_comm[16]", "__data_loc char[] prev_comm"),
@@ -409,7 +411,7 @@ mod tests {
             (
                 SWITCH.replace("sched_switch", "sched_other"),
                 &btf,
-                "no table entry tells where the fields of sched:sched_other come from",
+                "the table has no sources for the fields of sched:sched_other",
             ),
         ] {
             assert_eq!(refusal(&format, btf), expected);

@@ -4,7 +4,7 @@
 //! At a perf tracepoint and in the injection program the context is the record itself. At a raw tracepoint each field
 //! has its own [`Source`].
 
-use super::probe::ProbePlan;
+use super::{expression::Expression, probe::ProbePlan};
 use crate::{event::Format, lang::facts::Arch};
 
 /// The kind of hook that a program is attached to; each has a template in `tracer-ebpf/src/probe/`.
@@ -18,12 +18,13 @@ pub enum ProgramContext {
     RawTracepoint(Vec<FieldSource>),
     /// A dynamic event: the plan defines the context.
     Probe(Box<ProbePlan>),
-    /// A place in a program where it passes a record that it made, without the common fields: the context is the
-    /// registers.
+    /// A probe in a user program, at the instruction that passes a record without the common fields: the context is
+    /// `struct pt_regs`.
     UserRecord(UserRecord),
 }
 
-/// Where a program's record is at the place where the program passes it (`.note.tracer` of the crate `tracer-events`).
+/// The location of a user program's record at the instruction that passes it (`.note.tracer` of the crate
+/// `tracer-events`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserRecord {
     /// Byte offset in `struct pt_regs` of the register with the record's address.
@@ -55,11 +56,11 @@ pub struct FieldSource {
     pub offset: u16,
     /// Size in bytes (1, 2, 4, 8; more only for [`Source::Memory`]).
     pub size: u16,
-    /// Where the bytes come from.
+    /// The source of the bytes.
     pub source: Source,
 }
 
-/// Where a hook provides the id of the other thread that an event concerns.
+/// The location of the id of the other thread that an event concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Other {
     /// In the context, at this byte offset.
@@ -73,7 +74,7 @@ pub enum Other {
     },
 }
 
-/// Where the bytes of one field come from.
+/// The source of the bytes of one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The argument itself, truncated to the field's size.
@@ -100,6 +101,8 @@ pub enum Source {
         /// Whether the sign extends.
         signed: bool,
     },
+    /// A number that is computed, truncated to the field's size.
+    Computed(Box<Expression>),
     /// The six arguments of a system call, eight bytes each, in the `struct pt_regs` that argument `regs` points to
     /// (`args` of `raw_syscalls:sys_enter`).
     SyscallArgs(SyscallArgs),
@@ -121,7 +124,7 @@ pub struct SwitchState {
     pub exit_state: u32,
 }
 
-/// Where [`Source::SyscallArgs`] finds the arguments.
+/// Locations of the arguments of [`Source::SyscallArgs`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyscallArgs {
     /// Number of the argument that points to the registers.

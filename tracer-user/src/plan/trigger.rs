@@ -13,7 +13,7 @@ use crate::event::Slot;
 pub struct Trigger {
     /// The action at a hit.
     pub action: Action,
-    /// How often it acts at most; None is unlimited.
+    /// Maximum number of times that the trigger acts; None if unlimited.
     pub count: Option<Count>,
     /// Condition that a hit must meet; None accepts all hits.
     pub filter: Option<Filter>,
@@ -22,26 +22,26 @@ pub struct Trigger {
 /// The action of a trigger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Turns recording on.
+    /// Enables recording.
     TraceOn,
-    /// Turns recording off after the event is recorded.
+    /// Disables recording after the event is recorded.
     TraceOff,
     /// Requests a snapshot.
     Snapshot,
     /// Requests a record of the kernel's stack after the event is recorded.
     StackTrace,
-    /// Turns the event at a slot on or off.
+    /// Enables or disables the event at a slot.
     Event {
         /// The slot, below [`tracer_abi::SOFT_SLOTS`].
         slot: Slot,
-        /// Whether it is turned on.
+        /// Whether to enable it.
         enable: bool,
     },
     /// Resumes or pauses histograms.
     Hists {
         /// Their places in [`tracer_abi::Switches::paused`].
         places: Vec<u16>,
-        /// Whether they count.
+        /// Whether to resume them.
         enable: bool,
     },
 }
@@ -79,17 +79,17 @@ impl fmt::Display for Action {
     }
 }
 
-/// Whether the triggers must see the record and therefore run late (`update_cond_flag()`).
+/// Whether the triggers need the record and therefore run late (`update_cond_flag()`).
 pub fn sees_record(triggers: &[Trigger]) -> bool {
     triggers.iter().any(|trigger| trigger.filter.is_some() || trigger.action.is_post())
 }
 
-/// Whether a trigger turns recording on.
+/// Whether a trigger enables recording.
 pub fn turns_on(triggers: &[Trigger]) -> bool {
     triggers.iter().any(|trigger| trigger.action == Action::TraceOn)
 }
 
-/// Whether the stack is recorded before a trigger turns recording off.
+/// Whether the stack is recorded before a trigger disables recording.
 pub fn stack_first(triggers: &[Trigger]) -> bool {
     let place = |action: Action| triggers.iter().position(|trigger| trigger.action == action);
     matches!((place(Action::StackTrace), place(Action::TraceOff)), (Some(stack), Some(off)) if stack < off)
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_list_asks_of_the_template() {
+    fn a_list_of_triggers_sets_the_templates_parameters() {
         let [on, off, stack] = [Action::TraceOn, Action::TraceOff, Action::StackTrace];
         assert!(!sees_record(&list(&[&on, &Action::Snapshot])) && sees_record(&list(&[&on, &stack])));
         let mut filtered = list(&[&on]);

@@ -1,7 +1,8 @@
 //! Interfaces for data outside of a record: names of addresses while rendering, and the kernel's types and constants
 //! while compiling.
 //!
-//! Both are traits, so a frozen description can replace the running kernel, and `()` can be used where nothing is known.
+//! Both are traits, so a frozen description can replace the running kernel, and `()` can be used where nothing is
+//! known.
 
 pub use crate::kernel::Symbol;
 
@@ -41,7 +42,8 @@ pub trait RenderEnv {
         None
     }
 
-    /// The file mapped at or above an address of a running process, and the distance of the address from the mapping's start.
+    /// The file mapped at or above an address of a running process, and the distance of the address from the
+    /// mapping's start.
     fn object(&self, _process: u32, _address: u64) -> Option<(Vec<u8>, u64)> {
         None
     }

@@ -81,6 +81,11 @@ pub trait Tasks {
     fn tgid(&self, _pid: i32) -> Option<i32> {
         None
     }
+
+    /// A number that changes when a name changes; `None` if names may change without notice.
+    fn version(&self) -> Option<u64> {
+        None
+    }
 }
 
 impl Tasks for () {
@@ -94,7 +99,7 @@ impl Tasks for () {
 pub struct Stamp {
     /// CPU number.
     pub cpu: u32,
-    /// Trace clock, in nanoseconds unless [`Options::in_ns`] says otherwise.
+    /// Trace clock time; in nanoseconds if [`Options::in_ns`] is set.
     pub time: u64,
 }
 
@@ -107,6 +112,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    #[inline]
     pub(super) fn of(record: &[u8]) -> Self {
         let head: [u8; 8] = super::printf::pointer::take(record);
         Self {
@@ -115,6 +121,12 @@ impl Entry {
             preempt_count: head[3],
             pid: i32::from_ne_bytes([head[4], head[5], head[6], head[7]]),
         }
+    }
+
+    /// The fields that the context shows, in one number.
+    #[inline]
+    pub(super) fn context(&self) -> u64 {
+        u64::from(self.pid.cast_unsigned()) << 16 | u64::from(self.flags) << 8 | u64::from(self.preempt_count)
     }
 }
 
@@ -209,6 +221,21 @@ fn signed(out: &mut Vec<u8>, value: i32) {
 }
 
 fn context(out: &mut Vec<u8>, options: &Options, entry: &Entry, stamp: Stamp, tasks: &dyn Tasks) {
+    before_time(out, options, entry, stamp.cpu, tasks);
+    if options.in_ns {
+        // `ns2usecs()` rounds to the nearest microsecond.
+        let micros = stamp.time.saturating_add(500) / 1000;
+        decimal_padded(out, micros / 1_000_000, 5, b' ');
+        out.push(b'.');
+        decimal_padded(out, micros % 1_000_000, 6, b'0');
+    } else {
+        decimal_padded(out, stamp.time, 12, b' ');
+    }
+    out.extend_from_slice(b": ");
+}
+
+/// Writes the part of the context before the time.
+pub(super) fn before_time(out: &mut Vec<u8>, options: &Options, entry: &Entry, cpu: u32, tasks: &dyn Tasks) {
     let comm = comm(entry.pid, tasks);
     repeat(out, b' ', 16usize.saturating_sub(comm.len()));
     out.extend_from_slice(comm);
@@ -228,22 +255,12 @@ fn context(out: &mut Vec<u8>, options: &Options, entry: &Entry, stamp: Stamp, ta
         }
     }
     out.push(b'[');
-    decimal_padded(out, u64::from(stamp.cpu), 3, b'0');
+    decimal_padded(out, u64::from(cpu), 3, b'0');
     out.extend_from_slice(b"] ");
     if options.irq_info {
         out.extend_from_slice(&latency_flags(entry.flags, entry.preempt_count, options.lazy_flag));
     }
     out.push(b' ');
-    if options.in_ns {
-        // `ns2usecs()` rounds to the nearest microsecond.
-        let micros = stamp.time.saturating_add(500) / 1000;
-        decimal_padded(out, micros / 1_000_000, 5, b' ');
-        out.push(b'.');
-        decimal_padded(out, micros % 1_000_000, 6, b'0');
-    } else {
-        decimal_padded(out, stamp.time, 12, b' ');
-    }
-    out.extend_from_slice(b": ");
 }
 
 /// The name shown for a thread (`__trace_find_cmdline()`).

@@ -1,8 +1,8 @@
 //! Text of records: the print-fmt engine and trace lines.
 //!
-//! [`Printer`] renders one event's records to the text after the event's name. [`mod@line`] adds the context before it, as
-//! in a `trace` file. The output depends only on the record, the options and a [`RenderEnv`], so a command line and a
-//! mounted mirror show the same.
+//! [`Printer`] renders one event's records to the text after the event's name. [`mod@line`] adds the context before
+//! it, as in a `trace` file. The output depends only on the record, the options and a [`RenderEnv`], so a command
+//! line and a mounted mirror show the same.
 
 mod env;
 mod fields;
@@ -11,17 +11,21 @@ pub mod hist;
 pub mod json;
 pub mod latency;
 pub mod line;
+mod line_writer;
 mod printer;
 pub mod printf;
 mod probe;
 mod running;
+mod sink;
 pub mod stack;
 mod synthetic;
 mod value;
 
 pub use env::{KernelFacts, Member, Pointers, RenderEnv, Symbol};
+pub use line_writer::LineWriter;
 pub use printer::Printer;
 pub use probe::{ProbeHead, ProbeValue};
 pub use running::{KernelTexts, hz, jiffies, version_of};
+pub use sink::Sink;
 pub use synthetic::{SynthKind, SynthValue};
 pub use value::{CpuSet, FieldValue, Numbers};

@@ -6,10 +6,11 @@
 
 use super::env::{KernelFacts, RenderEnv};
 use super::fields;
-use super::fmt::{self, Eval, Program};
+use super::fmt::{self, Builder, Flat, Program};
 use super::printf::number::hex;
 use super::printf::pointer::take;
 use super::probe::{ProbeHead, ProbeText, ProbeValue};
+use super::sink::Sink;
 use super::synthetic::{self, SynthValue};
 use super::value::{self, FieldValue};
 use crate::event::Format;
@@ -28,11 +29,11 @@ pub struct Printer {
 
 #[derive(Clone, Debug)]
 enum Body {
-    Program(Box<Program>),
+    Program(Box<Program>, Flat),
     /// `sys_NAME(arg: value, ...)`
-    SyscallEnter(Vec<Argument>),
+    SyscallEnter(Vec<Argument>, Flat),
     /// `sys_NAME -> value`
-    SyscallExit(usize),
+    SyscallExit(Flat),
     Probe(ProbeText),
     Synthetic(Vec<SynthValue>),
     Fields,
@@ -50,62 +51,40 @@ struct Argument {
 impl Printer {
     /// Prepares an event. This never fails: an event that cannot be rendered is printed field by field.
     pub fn compile(format: &Format, facts: &dyn KernelFacts) -> Self {
-        let mut printer = Self {
-            head: format!("{}: ", format.name).into_bytes(),
-            body: Body::Fields,
-            reason: None,
-            hidden: Vec::new(),
-            version: facts.version(),
-            format: format.clone(),
-        };
-        if let Some(body) = syscall(format) {
-            printer.body = body;
-            return printer;
+        let version = facts.version();
+        if let Some(body) = syscall(format, version) {
+            return Self::of(format, body, version);
         }
         let lowered = fmt::parse(&format.print_fmt)
             .map_err(|error| error.to_string())
             .and_then(|parsed| fmt::lower(&parsed, format, facts));
         match lowered {
             Ok(lowered) => {
-                printer.body = Body::Program(Box::new(lowered.program));
-                printer.hidden = lowered.hidden;
+                let flat = Flat::of(&head(format), &lowered.program);
+                let body = Body::Program(Box::new(lowered.program), flat);
+                Self { hidden: lowered.hidden, ..Self::of(format, body, version) }
             }
-            Err(reason) => printer.reason = Some(reason),
+            Err(reason) => Self { reason: Some(reason), ..Self::of(format, Body::Fields, version) },
         }
-        printer
     }
 
     /// Prepares an event that is always printed field by field, in the form of this kernel version.
     pub fn fields_only(format: &Format, version: (u32, u32)) -> Self {
-        Self {
-            head: format!("{}: ", format.name).into_bytes(),
-            body: Body::Fields,
-            reason: None,
-            hidden: Vec::new(),
-            version,
-            format: format.clone(),
-        }
+        Self::of(format, Body::Fields, version)
     }
 
     /// Prepares a dynamic event.
     pub fn probe(format: &Format, head: ProbeHead, values: Vec<ProbeValue>) -> Self {
-        Self::made(format, Body::Probe(ProbeText { head, values }))
+        Self::of(format, Body::Probe(ProbeText { head, values }), ().version())
     }
 
     /// Prepares a synthetic event.
     pub fn synthetic(format: &Format, values: Vec<SynthValue>) -> Self {
-        Self::made(format, Body::Synthetic(values))
+        Self::of(format, Body::Synthetic(values), ().version())
     }
 
-    fn made(format: &Format, body: Body) -> Self {
-        Self {
-            head: format!("{}: ", format.name).into_bytes(),
-            body,
-            reason: None,
-            hidden: Vec::new(),
-            version: ().version(),
-            format: format.clone(),
-        }
+    fn of(format: &Format, body: Body, version: (u32, u32)) -> Self {
+        Self { head: head(format), body, reason: None, hidden: Vec::new(), version, format: format.clone() }
     }
 
     /// The event's format.
@@ -136,20 +115,24 @@ impl Printer {
 
     /// Writes the text of a record after the event's name. A syscall's text includes its name.
     pub fn text(&self, record: &[u8], env: &dyn RenderEnv, out: &mut Vec<u8>) {
+        let start = out.len();
         match &self.body {
-            Body::Program(program) => {
-                let start = out.len();
-                if !Eval::run(program, record, env, out) {
+            Body::Program(program, flat) => {
+                let mut sink = Sink::after(std::mem::take(out));
+                let is_complete = flat.run(program, record, env, &mut sink);
+                *out = sink.into_text();
+                if is_complete {
+                    out.drain(start..start + self.head.len());
+                } else {
                     out.truncate(start);
                     self.fields(record, env, out);
                     out.remove(start);
                 }
             }
-            Body::SyscallEnter(_) | Body::SyscallExit(_) => self.syscall(record, false, out),
+            Body::SyscallEnter(..) | Body::SyscallExit(_) => self.event(record, env, false, out),
             Body::Probe(probe) => probe.write(record, env, out),
             Body::Synthetic(values) => synthetic::write(values, record, env, false, out),
             Body::Fields => {
-                let start = out.len();
                 self.fields(record, env, out);
                 if out.len() > start {
                     out.remove(start);
@@ -160,31 +143,44 @@ impl Printer {
 
     /// Writes the part of a trace line after the timestamp, including the event's name, without a newline.
     pub fn event(&self, record: &[u8], env: &dyn RenderEnv, verbose: bool, out: &mut Vec<u8>) {
+        let mut sink = Sink::after(std::mem::take(out));
+        self.write_event(record, env, verbose, &mut sink);
+        *out = sink.into_text();
+    }
+
+    /// As [`Printer::event`], to a sink.
+    #[inline]
+    pub(super) fn write_event(&self, record: &[u8], env: &dyn RenderEnv, verbose: bool, sink: &mut Sink) {
         match &self.body {
-            Body::Program(program) => {
-                let start = out.len();
-                out.extend_from_slice(&self.head);
-                if !Eval::run(program, record, env, out) {
-                    out.truncate(start);
-                    self.event_fields(record, env, out);
+            Body::Program(program, flat) => {
+                let start = sink.length();
+                if !flat.run(program, record, env, sink) {
+                    sink.truncate(start);
+                    sink.with(|out| self.event_fields(record, env, out));
                 }
             }
-            Body::SyscallEnter(_) | Body::SyscallExit(_) => self.syscall(record, verbose, out),
+            Body::SyscallEnter(arguments, _) if verbose => {
+                sink.with(|out| self.verbose(arguments, record, out));
+            }
+            Body::SyscallEnter(_, flat) | Body::SyscallExit(flat) => {
+                flat.run(&NO_PROGRAM, record, env, sink);
+            }
             Body::Probe(probe) => {
-                out.extend_from_slice(&self.head);
-                probe.write(record, env, out);
+                sink.bytes(&self.head);
+                sink.with(|out| probe.write(record, env, out));
             }
             Body::Synthetic(values) => {
-                out.extend_from_slice(&self.head);
-                synthetic::write(values, record, env, verbose, out);
+                sink.bytes(&self.head);
+                sink.with(|out| synthetic::write(values, record, env, verbose, out));
             }
-            Body::Fields => self.event_fields(record, env, out),
+            Body::Fields => sink.with(|out| self.event_fields(record, env, out)),
         }
     }
 
     /// As [`Printer::event`] with `options/fields` on.
     pub fn event_fields(&self, record: &[u8], env: &dyn RenderEnv, out: &mut Vec<u8>) {
-        out.extend_from_slice(self.head.strip_suffix(b" ").unwrap_or(&self.head));
+        out.extend_from_slice(self.format.name.as_bytes());
+        out.push(b':');
         if self.format.fields.is_empty() {
             out.extend_from_slice(b"No fields found");
         } else {
@@ -198,63 +194,76 @@ impl Printer {
         }
     }
 
-    fn syscall(&self, record: &[u8], verbose: bool, out: &mut Vec<u8>) {
-        let word = |offset: usize| u64::from_ne_bytes(take(record.get(offset..).unwrap_or(&[])));
-        out.extend_from_slice(b"sys_");
+    /// Writes a system call with the types of its arguments.
+    fn verbose(&self, arguments: &[Argument], record: &[u8], out: &mut Vec<u8>) {
         let name = &self.format.name;
-        let short = |prefix| name.strip_prefix(prefix).unwrap_or(name).as_bytes();
-        match &self.body {
-            Body::SyscallEnter(arguments) => {
-                out.extend_from_slice(short("sys_enter_"));
-                out.push(b'(');
-                for (i, argument) in arguments.iter().enumerate() {
-                    if i > 0 {
-                        out.extend_from_slice(b", ");
-                    }
-                    if verbose {
-                        out.extend_from_slice(&argument.ty);
-                    }
-                    out.extend_from_slice(&argument.label);
-                    let value = word(argument.offset);
-                    // Since 6.18 numbers above 9 have a prefix.
-                    if value >= 10 && self.version >= (6, 18) {
-                        out.extend_from_slice(b"0x");
-                    }
-                    hex(out, value);
-                }
-                out.push(b')');
+        out.extend_from_slice(b"sys_");
+        out.extend_from_slice(name.strip_prefix("sys_enter_").unwrap_or(name).as_bytes());
+        out.push(b'(');
+        for (i, argument) in arguments.iter().enumerate() {
+            if i > 0 {
+                out.extend_from_slice(b", ");
             }
-            Body::SyscallExit(offset) => {
-                out.extend_from_slice(short("sys_exit_"));
-                out.extend_from_slice(b" -> 0x");
-                hex(out, word(*offset));
+            out.extend_from_slice(&argument.ty);
+            out.extend_from_slice(&argument.label);
+            let value = u64::from_ne_bytes(take(record.get(argument.offset..).unwrap_or(&[])));
+            if value > prefix_above(self.version) {
+                out.extend_from_slice(b"0x");
             }
-            Body::Program(_) | Body::Probe(_) | Body::Synthetic(_) | Body::Fields => {}
+            hex(out, value);
         }
+        out.push(b')');
     }
 }
 
+/// The start of an event's line.
+fn head(format: &Format) -> Vec<u8> {
+    format!("{}: ", format.name).into_bytes()
+}
+
+/// A system call's text has no pieces for the evaluator.
+static NO_PROGRAM: Program = Program::EMPTY;
+
+/// Arguments of system calls above this value are printed with a prefix, since 6.18.
+fn prefix_above(version: (u32, u32)) -> u64 {
+    if version >= (6, 18) { 9 } else { u64::MAX }
+}
+
 /// How a syscall event is printed (`print_syscall_enter()` and `..._exit()`, kernel/trace/trace_syscalls.c).
-fn syscall(format: &Format) -> Option<Body> {
+fn syscall(format: &Format, version: (u32, u32)) -> Option<Body> {
     if format.system != "syscalls" {
         return None;
     }
     let (_, arguments) = format.fields.split_first()?;
-    if format.name.starts_with("sys_exit_") {
-        return Some(Body::SyscallExit(arguments.first()?.offset));
+    let mut text = Builder::default();
+    if let Some(name) = format.name.strip_prefix("sys_exit_") {
+        text.literal(format!("sys_{name} -> 0x").as_bytes());
+        text.register(arguments.first()?.offset, u64::MAX);
+        return Some(Body::SyscallExit(text.finish()));
     }
-    format.name.strip_prefix("sys_enter_")?;
-    Some(Body::SyscallEnter(
-        arguments
-            .iter()
-            .filter(|field| field.size == 8)
-            .map(|field| Argument {
-                label: format!("{}: ", field.name).into_bytes(),
-                ty: format!("{} ", field.ty).into_bytes(),
-                offset: field.offset,
-            })
-            .collect(),
-    ))
+    let name = format.name.strip_prefix("sys_enter_")?;
+    let arguments: Vec<Argument> = arguments
+        .iter()
+        .filter(|field| field.size == 8)
+        .map(|field| Argument {
+            label: format!("{}: ", field.name).into_bytes(),
+            ty: format!("{} ", field.ty).into_bytes(),
+            offset: field.offset,
+        })
+        .collect();
+    let mut before = format!("sys_{name}(").into_bytes();
+    for (i, argument) in arguments.iter().enumerate() {
+        if i > 0 {
+            before.extend_from_slice(b", ");
+        }
+        before.extend_from_slice(&argument.label);
+        text.literal(&before);
+        text.register(argument.offset, prefix_above(version));
+        before.clear();
+    }
+    before.push(b')');
+    text.literal(&before);
+    Some(Body::SyscallEnter(arguments, text.finish()))
 }
 
 #[cfg(test)]
@@ -353,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_rendered_is_dumped_with_its_reason() {
+    fn an_event_that_cannot_be_rendered_is_dumped_with_a_reason() {
         let record = record();
         let dump = "ev: small='A'(65) number=0xfffffffe (-2) big=0xffffffff00000001 (-4294967295) name=hello \
             addr=0x700000a (117440522) list=07,00,00,00,08,00,00,00 comm=ab";
@@ -387,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn syscalls_have_a_form_of_their_own() {
+    fn syscalls_have_their_own_form() {
         let text =
             |name: &str, fields: &str| format!("name: {name}\nID: 1\nformat:\n{fields}\nprint fmt: \"\"\n");
         let nr = "\tfield:int __syscall_nr;\toffset:8;\tsize:4;\tsigned:1;\n";
@@ -424,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn raw_pointers_when_asked() {
+    fn raw_pointers_on_request() {
         let printer = Printer::compile(&format(FIELDS, r#""%p %s", REC->big, REC->small ? "x" : "y""#), &());
         let mut out = Vec::new();
         printer.text(&record(), &Raw, &mut out);

@@ -1,4 +1,4 @@
-//! The text of dynamic events' records. It does not follow their print fmt but the kernel's functions
+//! The text of dynamic events' records. It follows the kernel's functions instead of the print fmt
 //! (`print_kprobe_event()` and similar, kernel/trace/trace_kprobe.c, trace_uprobe.c, trace_fprobe.c, trace_eprobe.c;
 //! `trace_probe_print_args()`, kernel/trace/trace_probe.c).
 

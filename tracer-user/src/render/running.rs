@@ -32,7 +32,8 @@ pub fn version_of(release: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// The running kernel's ticks per second. Its coarse clocks advance once per tick, so their resolution is the tick's length.
+/// The running kernel's ticks per second. Its coarse clocks advance once per tick, so their resolution is the tick's
+/// length.
 pub fn hz() -> u32 {
     let tick = clock_getres(ClockId::MonotonicCoarse).tv_nsec.max(1) as u64;
     ((NSEC_PER_SEC + tick / 2) / tick) as u32

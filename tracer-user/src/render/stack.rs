@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_s() {
+    fn kernel_stacks() {
         let kernel = record(4, &[0x110, 0x200, 0, 0xffff_0000, u64::MAX, 0x110]);
         let plain = line::Options::default();
         assert_eq!(
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_s_own() {
+    fn user_stacks() {
         let user = record(7, &[0x50, 0x1234, 0, 0x50]);
         let plain = line::Options::default();
         let text = "<user stack trace>\n =>  <0000000000000050>\n =>  <0000000000001234>\n";

@@ -1,4 +1,4 @@
-//! The text of synthetic events' records. It does not follow their print fmt but the kernel's function
+//! The text of synthetic events' records. It follows the kernel's function instead of the print fmt
 //! (`print_synth_event()`, kernel/trace/trace_events_synth.c).
 
 use super::env::RenderEnv;
@@ -68,17 +68,17 @@ pub(super) fn write(
                 names.text(record, env, out);
                 out.push(b')');
             }
-            SynthKind::Text(room) => {
-                text(out, bytes.get(..*room).unwrap_or(bytes));
+            SynthKind::Text(size) => {
+                text(out, bytes.get(..*size).unwrap_or(bytes));
                 space(out);
             }
             SynthKind::DynText => {
-                text(out, behind(record, bytes));
+                text(out, pointed_data(record, bytes));
                 space(out);
             }
             SynthKind::Stack => {
                 out.extend_from_slice(b"STACK:\n");
-                for address in behind(record, bytes).chunks_exact(8).skip(1) {
+                for address in pointed_data(record, bytes).chunks_exact(8).skip(1) {
                     out.extend_from_slice(b"=> ");
                     symbol(out, u64::from_ne_bytes(take(address)), env);
                     out.push(b'\n');
@@ -108,7 +108,7 @@ fn text(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// The bytes that a location word points to.
-fn behind<'a>(record: &'a [u8], word: &[u8]) -> &'a [u8] {
+fn pointed_data<'a>(record: &'a [u8], word: &[u8]) -> &'a [u8] {
     let word = u32::from_ne_bytes(take(word));
     let (start, length) = ((word & 0xffff) as usize, (word >> 16) as usize);
     record.get(start..record.len().min(start + length)).unwrap_or_default()

@@ -1,6 +1,6 @@
 //! The typed value of one field of a record.
 //!
-//! JSON output and the public library read fields through [`of`], so both treat a field alike.
+//! JSON output and the public library read fields through [`of`], so both interpret a field in the same way.
 
 use super::fields::data;
 use super::printf::pointer::{take, until_nul};
@@ -16,18 +16,18 @@ pub enum FieldValue<'a> {
     Signed(i64),
     /// A `bool`.
     Bool(bool),
-    /// Text up to its NUL. The kernel does not promise UTF-8.
+    /// Text up to its NUL; not necessarily UTF-8.
     Text(&'a [u8]),
     /// A set of CPUs.
     Cpus(CpuSet<'a>),
     /// An array of numbers of two bytes or more.
     Numbers(Numbers<'a>),
-    /// An array of bytes, or a value of a type that is not known.
+    /// An array of bytes, or a value of unknown type.
     Bytes(&'a [u8]),
 }
 
 impl<'a> FieldValue<'a> {
-    /// The number, if this is one that fits. `bool` counts as 0 or 1.
+    /// The value as a `u64`; `None` if it is not a number or does not fit. `bool` counts as 0 or 1.
     pub fn as_u64(&self) -> Option<u64> {
         match *self {
             Self::Unsigned(number) => Some(number),
@@ -37,7 +37,7 @@ impl<'a> FieldValue<'a> {
         }
     }
 
-    /// The number, if this is one that fits. `bool` counts as 0 or 1.
+    /// The value as an `i64`; `None` if it is not a number or does not fit. `bool` counts as 0 or 1.
     pub fn as_i64(&self) -> Option<i64> {
         match *self {
             Self::Unsigned(number) => i64::try_from(number).ok(),
@@ -47,7 +47,7 @@ impl<'a> FieldValue<'a> {
         }
     }
 
-    /// The text, if this is text, with invalid UTF-8 replaced by U+FFFD.
+    /// The text, with invalid UTF-8 replaced by U+FFFD; `None` if the value is not text.
     pub fn as_text(&self) -> Option<std::borrow::Cow<'a, str>> {
         match *self {
             Self::Text(text) => Some(String::from_utf8_lossy(text)),
@@ -57,7 +57,7 @@ impl<'a> FieldValue<'a> {
 }
 
 impl std::fmt::Display for FieldValue<'_> {
-    /// Numbers are decimal, texts are as they are, sets and arrays are lists with commas, bytes are hexadecimal digits.
+    /// Numbers are decimal, texts are unchanged, sets and arrays are lists with commas, bytes are hexadecimal digits.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         fn list(
             f: &mut std::fmt::Formatter<'_>,
@@ -96,7 +96,7 @@ impl<'a> CpuSet<'a> {
         })
     }
 
-    /// The words of the mask, as the kernel keeps them.
+    /// The words of the mask, in the kernel's layout.
     pub(super) fn bytes(&self) -> &'a [u8] {
         self.bytes
     }

@@ -2,9 +2,12 @@
 
 use std::{collections::VecDeque, ops::Range, time::Duration};
 
-use tracer_abi::STAMP_SIZE;
+use tracer_abi::{COMMON_SIZE, control};
 
-use crate::sys::bpf::ring::{Drained, RingMemory, Seen};
+use crate::sys::bpf::{
+    cpu_ring::{CpuRing, Run},
+    ring::Seen,
+};
 
 /// How long a record is held back for older records of other CPUs. A program stamps its record at most this long before
 /// it becomes visible, unless the hypervisor takes its CPU away meanwhile.
@@ -72,78 +75,56 @@ impl Held {
     }
 }
 
-/// The rings of all CPUs, and the records taken from them.
-#[derive(Debug)]
-pub struct Drain {
-    rings: Vec<RingMemory>,
+/// Records that were taken from the rings of all CPUs and not passed on yet.
+#[derive(Debug, Default)]
+pub struct Merge {
+    /// By CPU number; the last one holds the requests for snapshots.
     held: Vec<Held>,
-    /// Records too short for a stamp and common fields; 0 unless a program is broken.
-    malformed: u64,
 }
 
-impl Drain {
-    /// Takes the rings, by CPU number.
-    pub fn new(rings: Vec<RingMemory>) -> Self {
-        let held = rings.iter().map(|_| Held::default()).collect();
-        Self { rings, held, malformed: 0 }
+impl Merge {
+    /// Holds no records of this many CPUs yet.
+    pub fn new(cpus: usize) -> Self {
+        Self { held: std::iter::repeat_with(Held::default).take(cpus + 1).collect() }
     }
 
-    /// The rings, for waiting.
-    #[cfg(any(test, feature = "internals"))]
-    pub fn rings(&self) -> &[RingMemory] {
-        &self.rings
-    }
-
-    /// Number of malformed records.
-    #[cfg(any(test, feature = "internals"))]
-    pub fn malformed(&self) -> u64 {
-        self.malformed
-    }
-
-    /// Takes all available records and passes on, in time order, those that are old enough. `now` is the clock's time
-    /// before the call, in nanoseconds. Returns the number of records passed on.
-    pub fn merge(&mut self, now: u64, hand_on: impl FnMut(Record<'_>)) -> u64 {
-        let settled = now.saturating_sub(SETTLE.as_nanos() as u64);
-        let limit = self.take(settled);
-        self.hand_on(limit, hand_on)
-    }
-
-    /// Takes and passes on everything that is left; for the end, when no program runs any more.
-    pub fn finish(&mut self, hand_on: impl FnMut(Record<'_>)) -> u64 {
-        self.take(u64::MAX);
-        self.hand_on(u64::MAX, hand_on)
-    }
-
-    /// Empties the rings. Returns the time up to which no ring can deliver an older record.
-    fn take(&mut self, settled: u64) -> u64 {
-        let mut limit = settled;
-        for (ring, held) in self.rings.iter_mut().zip(&mut self.held) {
-            let malformed = &mut self.malformed;
-            let mut last = held.first().unwrap_or(0);
-            let how = ring.drain(|record| {
-                let Some((stamp, payload)) = record.split_first_chunk::<STAMP_SIZE>() else {
-                    *malformed += 1;
-                    return Seen::Taken;
-                };
-                if payload.len() < tracer_abi::COMMON_SIZE {
-                    *malformed += 1;
-                    return Seen::Taken;
-                }
-                last = u64::from_ne_bytes(*stamp);
-                held.push(last, payload);
-                Seen::Taken
-            });
-            if how == Drained::Busy {
-                // The record being written is younger than the last one here. Or its program was interrupted, and it is
-                // older by the length of the interrupt, which `SETTLE` covers.
-                limit = limit.min(last);
-            }
+    /// Holds a record of a CPU. A CPU's records arrive roughly in order of time.
+    pub fn push(&mut self, cpu: u32, time: u64, payload: &[u8]) {
+        if let Some(held) = self.held.get_mut(cpu as usize) {
+            held.push(time, payload);
         }
-        limit
     }
 
-    fn hand_on(&mut self, limit: u64, mut hand_on: impl FnMut(Record<'_>)) -> u64 {
-        let mut count = 0;
+    /// Holds a request for a snapshot: a record of the kind [`control::SNAPSHOT`], which is passed on after the records
+    /// of the same time.
+    pub fn push_snapshot(&mut self, time: u64) {
+        if let Some(held) = self.held.last_mut() {
+            held.push(time, &u64::from(control::SNAPSHOT).to_ne_bytes());
+        }
+    }
+
+    /// Whether no record is held.
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
+        self.held.iter().all(|held| held.records.is_empty())
+    }
+
+    /// Drops all records.
+    pub fn clear(&mut self) {
+        self.held.fill_with(Held::default);
+    }
+
+    /// Passes on, in time order, the records that are not younger than `limit`, until `consume` returns false. Returns
+    /// whether it passed on all of them.
+    pub fn pass_on(&mut self, limit: u64, mut consume: impl FnMut(Record<'_>) -> bool) -> bool {
+        let all = self.pass(limit, &mut consume);
+        for held in &mut self.held {
+            held.compact();
+        }
+        all
+    }
+
+    fn pass(&mut self, limit: u64, consume: &mut impl FnMut(Record<'_>) -> bool) -> bool {
         loop {
             // Only a few CPUs have records at any time, so a scan is faster than a heap that is rebuilt each time.
             let mut oldest: Option<(u64, usize)> = None;
@@ -159,63 +140,261 @@ impl Drain {
                     None => oldest = Some((time, cpu)),
                 }
             }
-            let Some((_, cpu)) = oldest else { break };
-            let Some(held) = self.held.get_mut(cpu) else { break };
+            let Some((_, cpu)) = oldest else { return true };
+            let Some(held) = self.held.get_mut(cpu) else { return true };
             // All records of this CPU up to the next CPU's first one are passed on in one run.
             while let Some((time, payload)) = held.pop(second) {
-                hand_on(Record { cpu: cpu as u32, time, payload });
-                count += 1;
+                if !consume(Record { cpu: cpu as u32, time, payload }) {
+                    return false;
+                }
             }
         }
-        for held in &mut self.held {
-            held.compact();
-        }
-        count
     }
+}
+
+/// The rings of all CPUs, and the records taken from them.
+#[derive(Debug)]
+pub struct Drain {
+    rings: Vec<CpuRing>,
+    merge: Merge,
+    /// The data in the rings at the last call, by CPU.
+    runs: Vec<Run>,
+    /// Records too short for common fields; 0 unless a program is broken.
+    malformed: u64,
+}
+
+impl Drain {
+    /// Takes the rings, by CPU number.
+    pub fn new(rings: Vec<CpuRing>) -> Self {
+        let merge = Merge::new(rings.len());
+        Self { rings, merge, runs: Vec::new(), malformed: 0 }
+    }
+
+    /// The rings.
+    pub fn rings(&self) -> &[CpuRing] {
+        &self.rings
+    }
+
+    /// The rings, and the records taken from them, for a reader that takes records in its own way.
+    pub fn parts(&mut self) -> (&mut [CpuRing], &mut Merge) {
+        (&mut self.rings, &mut self.merge)
+    }
+
+    /// The rings, without the records that were taken from them.
+    #[cfg(any(test, feature = "internals"))]
+    pub fn into_rings(self) -> Vec<CpuRing> {
+        self.rings
+    }
+
+    /// Number of malformed records.
+    #[cfg(any(test, feature = "internals"))]
+    pub fn malformed(&self) -> u64 {
+        self.malformed + self.rings.iter().map(CpuRing::malformed).sum::<u64>()
+    }
+
+    /// Passes on all available records that are old enough, in time order. `now` is the clock's time before the call, in
+    /// nanoseconds.
+    pub fn merge(&mut self, now: u64, consume: impl FnMut(Record<'_>)) {
+        self.pass_on(now.saturating_sub(SETTLE.as_nanos() as u64), consume);
+    }
+
+    /// Passes on all remaining records. To be called at the end, when no program runs any more.
+    pub fn finish(&mut self, consume: impl FnMut(Record<'_>)) {
+        self.pass_on(u64::MAX, consume);
+    }
+
+    /// Passes on the records that are not younger than `until`, nor than the last record of a ring in which a record is
+    /// being written. `u64::MAX` passes on all.
+    ///
+    /// Records are read in place. They are copied where a ring's records are not in order of time, or where they would
+    /// stay in a ring that has little space.
+    fn pass_on(&mut self, until: u64, mut consume: impl FnMut(Record<'_>)) {
+        let mut limit = until;
+        self.runs.clear();
+        for (ring, held) in self.rings.iter_mut().zip(&self.merge.held) {
+            ring.drain_controls(|_, _| {});
+            let run = ring.scan(limit);
+            if run.busy && until != u64::MAX {
+                // The record being written is younger than the last one here. Or its program was interrupted, and it is
+                // older by the length of the interrupt, which `SETTLE` covers.
+                limit = limit.min(run.last.or(held.first()).unwrap_or(0));
+            }
+            self.runs.push(run);
+        }
+        for ((ring, run), held) in self.rings.iter_mut().zip(&self.runs).zip(&mut self.merge.held) {
+            if !run.is_sorted || held.first().is_some() {
+                self.malformed += take(ring, run, held);
+            }
+        }
+        self.pass_in_order(limit, &mut consume);
+        for ((ring, run), held) in self.rings.iter_mut().zip(&mut self.runs).zip(&mut self.merge.held) {
+            if ring.is_crowded(run) {
+                run.want_all();
+                self.malformed += take(ring, run, held);
+            }
+            held.compact();
+            ring.release();
+        }
+    }
+
+    /// Passes on records, each CPU's from the copies if there are any, else from its run.
+    fn pass_in_order(&mut self, limit: u64, consume: &mut impl FnMut(Record<'_>)) {
+        let Self { rings, merge, runs, malformed } = self;
+        let sources = rings.iter().zip(&*runs).zip(&merge.held);
+        let first = |((ring, run), held): ((&CpuRing, &Run), &Held)| {
+            let time = held.first().or_else(|| ring.peek(run).map(|(time, _)| time));
+            time.filter(|time| *time <= limit).unwrap_or(u64::MAX)
+        };
+        let mut firsts: Vec<u64> = sources.map(first).collect();
+        loop {
+            let Some((cpu, time)) = firsts.iter().copied().enumerate().min_by_key(|(_, time)| *time) else {
+                return;
+            };
+            if time == u64::MAX {
+                return;
+            }
+            let others = firsts.iter().enumerate().filter(|(other, _)| *other != cpu);
+            let until = others.map(|(_, time)| *time).min().unwrap_or(u64::MAX).min(limit);
+            let (Some(ring), Some(run), Some(held)) =
+                (rings.get_mut(cpu), runs.get(cpu), merge.held.get_mut(cpu))
+            else {
+                return;
+            };
+            // All records of this CPU up to the next CPU's first one are passed on in one run.
+            let mut next = None;
+            if held.first().is_some() {
+                while let Some((time, payload)) = held.pop(until) {
+                    consume(Record { cpu: cpu as u32, time, payload });
+                }
+                next = held.first();
+            } else {
+                while let Some((time, payload)) = ring.peek(run) {
+                    if time > until {
+                        next = Some(time);
+                        break;
+                    }
+                    let length = payload.len();
+                    if length < COMMON_SIZE {
+                        *malformed += 1;
+                    } else {
+                        consume(Record { cpu: cpu as u32, time, payload });
+                    }
+                    ring.step(length);
+                }
+            }
+            if let Some(first) = firsts.get_mut(cpu) {
+                *first = next.filter(|time| *time <= limit).unwrap_or(u64::MAX);
+            }
+        }
+    }
+
+    /// Drops all records, also those in the rings.
+    pub fn discard(&mut self) {
+        self.merge.clear();
+        for ring in &mut self.rings {
+            ring.drain_controls(|_, _| {});
+            ring.drain(|_, _| Seen::Taken);
+            let _ = ring.was_overwritten();
+        }
+    }
+}
+
+/// Takes the wanted records of a run out of a ring. Returns the number of malformed ones.
+fn take(ring: &mut CpuRing, run: &Run, held: &mut Held) -> u64 {
+    let mut malformed = 0;
+    while ring.is_wanted(run)
+        && let Some((time, payload)) = ring.peek(run)
+    {
+        let length = payload.len();
+        if length < COMMON_SIZE {
+            malformed += 1;
+        } else {
+            held.push(time, payload);
+        }
+        ring.step(length);
+    }
+    malformed
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A drain without rings that holds these records.
-    fn drain(cpus: &[&[u64]]) -> Drain {
-        let mut drain = Drain { rings: Vec::new(), held: Vec::new(), malformed: 0 };
-        for times in cpus {
-            let mut held = Held::default();
+    /// Holds these records.
+    fn merge(cpus: &[&[u64]]) -> Merge {
+        let mut merge = Merge::new(cpus.len());
+        for (cpu, times) in (0..).zip(cpus) {
             for time in *times {
-                held.push(*time, &time.to_ne_bytes());
+                merge.push(cpu, *time, &time.to_ne_bytes());
             }
-            drain.held.push(held);
         }
-        drain
+        merge
     }
 
     #[test]
     fn records_come_in_order_of_time_up_to_the_limit() {
-        let mut drain = drain(&[&[1, 4, 5, 9], &[], &[2, 3, 6, 12]]);
+        let mut merge = merge(&[&[1, 4, 5, 9], &[], &[2, 3, 6, 12]]);
         let mut seen = Vec::new();
-        let count = drain.hand_on(9, |record| {
+        let all = merge.pass_on(9, |record| {
             assert_eq!(record.payload, record.time.to_ne_bytes());
             seen.push((record.time, record.cpu));
+            true
         });
         assert_eq!(seen, [(1, 0), (2, 2), (3, 2), (4, 0), (5, 0), (6, 2), (9, 0)]);
-        assert_eq!(count, 7);
+        assert!(all && !merge.is_empty());
         seen.clear();
-        drain.finish(|record| seen.push((record.time, record.cpu)));
+        merge.pass_on(u64::MAX, |record| {
+            seen.push((record.time, record.cpu));
+            true
+        });
         assert_eq!(seen, [(12, 2)]);
+        assert!(merge.is_empty());
+    }
+
+    #[test]
+    fn passing_on_stops_and_continues() {
+        let mut merge = merge(&[&[1, 3], &[2, 4]]);
+        let mut seen = Vec::new();
+        assert!(!merge.pass_on(u64::MAX, |record| {
+            seen.push(record.time);
+            record.time < 3
+        }));
+        assert!(merge.pass_on(u64::MAX, |record| {
+            seen.push(record.time);
+            true
+        }));
+        assert_eq!(seen, [1, 2, 3, 4]);
+        merge.push(1, 5, &[]);
+        merge.clear();
+        assert!(merge.is_empty());
+    }
+
+    #[test]
+    fn a_snapshot_comes_after_the_records_of_its_time() {
+        let mut merge = merge(&[&[1, 4, 5], &[2, 4]]);
+        for time in [4, 3] {
+            merge.push_snapshot(time);
+        }
+        let mut seen = Vec::new();
+        // The caller stops at each snapshot.
+        while !merge.pass_on(u64::MAX, |record| {
+            seen.push((record.time, record.cpu));
+            record.cpu < 2
+        }) {}
+        assert_eq!(seen, [(1, 0), (2, 1), (3, 2), (4, 0), (4, 1), (4, 2), (5, 0)]);
     }
 
     #[test]
     fn a_record_of_a_program_that_was_interrupted_gets_its_place() {
-        let mut drain = drain(&[&[1, 5, 7, 3, 3, 9], &[2, 4, 8]]);
+        let mut merge = merge(&[&[1, 5, 7, 3, 3, 9], &[2, 4, 8]]);
         let mut seen = Vec::new();
-        drain.finish(|record| {
+        merge.pass_on(u64::MAX, |record| {
             assert_eq!(record.payload, record.time.to_ne_bytes());
             seen.push(record.time);
+            true
         });
         assert_eq!(seen, [1, 2, 3, 3, 4, 5, 7, 8, 9]);
-        assert!(drain.held.iter().all(|held| held.bytes.is_empty()));
+        assert!(merge.held.iter().all(|held| held.bytes.is_empty()));
         let mut held = Held::default();
         for time in [10, 20, 30, 15, 40] {
             held.push(time, &[time as u8; 8]);

@@ -1,4 +1,4 @@
-//! Draining the per-CPU BPF ring buffers: waiting for records and taking them out in time order.
+//! Draining the rings of all CPUs: waiting for records and taking them out in time order.
 //!
 //! Every CPU's ring is ordered by itself. Across CPUs a record may be passed on only when no other CPU can still
 //! deliver an older one. [`Drain::merge`] holds records back until they are older than the start of the drain by
@@ -7,5 +7,5 @@
 mod merge;
 mod wait;
 
-pub use merge::{Drain, Record, SETTLE};
+pub use merge::{Drain, Merge, Record, SETTLE};
 pub use wait::{Waiter, Woken};

@@ -10,7 +10,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::sys::bpf::ring::RingMemory;
+use crate::sys::bpf::{cpu_ring::CpuRing, ring::RingMemory};
 
 /// Why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,13 +34,13 @@ impl Waiter {
     ///
     /// # Errors
     /// When epoll fails.
-    pub fn new(rings: &[RingMemory]) -> Result<Self, Errno> {
+    pub fn new(rings: &[CpuRing]) -> Result<Self, Errno> {
         let waiter = Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? };
-        rings.iter().try_for_each(|ring| waiter.watch(ring))?;
+        rings.iter().try_for_each(|ring| waiter.watch(ring.controls()))?;
         Ok(waiter)
     }
 
-    /// Waits on one more ring.
+    /// Waits on one more ring buffer of control records.
     ///
     /// # Errors
     /// When epoll fails; `EEXIST` if this ring is already watched.

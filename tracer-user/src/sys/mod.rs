@@ -17,7 +17,7 @@ pub mod process;
 pub type Errno = rustix::io::Errno;
 
 /// The number of an error that a library reports; `EIO` for one without a number.
-fn errno_of(error: &std::io::Error) -> Errno {
+pub(crate) fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 

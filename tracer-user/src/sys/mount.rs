@@ -44,7 +44,7 @@ impl MountId {
 /// and its root.
 ///
 /// The mount belongs to this process's effective user and group. All users may access it, as far as the file
-/// permissions allow. No other program takes part: `fusermount3` would have to be found in `PATH`.
+/// permissions allow. This call replaces `fusermount3`, which would have to be found in `PATH`.
 ///
 /// # Errors
 /// The kernel's error: `ENOENT` or `ENODEV` without FUSE, `EPERM` without `CAP_SYS_ADMIN`.

@@ -1,16 +1,16 @@
 //! Generates random histogram commands and synthetic events, valid and invalid ones. The same seed makes the same
 //! text.
 //!
-//! The generator leaves out commands that crash a kernel when the event is hit (`.stacktrace` on a value that is no
-//! stack), and commands that crash it at once: histograms that are created for a field of another event and whose
-//! keys are no fields.
+//! The generator omits commands that crash a kernel when the event is hit (`.stacktrace` on a value that is no
+//! stack). It also omits commands that crash a kernel at once: keys that are no fields, in histograms that the kernel
+//! creates for a field of another event.
 
 pub mod corners;
 pub mod scenes;
 
 use crate::generate::Rng;
 
-/// Events whose histograms are compared, and their fields. Nothing hits them while the tests run.
+/// The events of the compared histograms, and their fields. The tests do not hit them.
 pub const EVENTS: [(&str, &[&str]); 3] = [
     ("cgroup:cgroup_mkdir", &["root", "level", "id", "path"]),
     ("cgroup:cgroup_rename", &["root", "level", "id", "path"]),

@@ -1,7 +1,7 @@
 //! Generates random scenes: histograms on calls that a test makes itself. A scene has keys, values, sorting,
 //! variables that pass from one event to the next, expressions, handlers, actions, synthetic events, and the calls.
-//! The histograms depend on nothing else, so two tracers show the same. Most commands are valid; both tracers refuse
-//! the others.
+//! The histograms depend only on the scene, so two tracers show the same. Most commands are valid; both tracers
+//! refuse the others.
 
 use crate::generate::Rng;
 use crate::workload::{getpgid, getpriority, getsid};
@@ -47,7 +47,7 @@ pub struct Scenes {
 }
 
 impl Scenes {
-    /// Makes a generator from a seed, for calls of one thread.
+    /// Creates a generator from a seed, for calls of one thread.
     pub fn new(seed: u64, base: i32, thread: i32) -> Self {
         Self { rng: Rng::new(seed), base, thread, variables: Vec::new(), made: Vec::new() }
     }

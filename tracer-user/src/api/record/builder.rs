@@ -1,4 +1,4 @@
-//! What is recorded, and of which threads.
+//! Selects the events and threads of a recording.
 
 use std::{path::PathBuf, process::Command, sync::Arc};
 
@@ -7,9 +7,7 @@ use crate::{
     attach::{AttachError, ids::ThreadId},
     engine::{
         facts::Facts,
-        probes, programs,
-        recorder::{Options, Recorder},
-        selection::{self, Selected},
+        record::{Options, RecordRequest, Recorder, Selection},
     },
     sys::process::held::HeldCommand,
 };
@@ -18,13 +16,10 @@ use crate::{
 #[derive(Debug, Default)]
 #[must_use = "a builder does nothing before `start`"]
 pub struct RecordingBuilder {
-    events: Vec<String>,
-    probes: Vec<String>,
-    /// Whether the last thing that was named is an event or a probe.
+    request: RecordRequest,
+    /// The item that [`RecordingBuilder::filter`] applies to.
     last: Last,
     stray_filter: Option<String>,
-    programs: Vec<PathBuf>,
-    comm: Option<String>,
     processes: Vec<u32>,
     command: Option<Command>,
     whole_system: bool,
@@ -41,10 +36,11 @@ enum Last {
 }
 
 impl RecordingBuilder {
-    /// Records an event of the kernel or of a [program](Self::program): `system:name`, or globs as in `sched:*`. A filter
-    /// may follow, as in `sched:sched_switch if prev_pid == 0`. If an event is named again, the later filter counts.
+    /// Records an event of the kernel or of a [program](Self::program): `system:name`, or globs as in `sched:*`. A
+    /// filter may follow, as in `sched:sched_switch if prev_pid == 0`. If an event is named again, the later filter
+    /// replaces the earlier one.
     pub fn event(mut self, event: impl Into<String>) -> Self {
-        self.events.push(event.into());
+        self.request.events.push(event.into());
         self.last = Last::Event;
         self
     }
@@ -52,8 +48,8 @@ impl RecordingBuilder {
     /// Sets the filter of the event or probe that was named last, in the kernel's filter language.
     pub fn filter(mut self, filter: &str) -> Self {
         let text = match self.last {
-            Last::Event => self.events.last_mut(),
-            Last::Probe => self.probes.last_mut(),
+            Last::Event => self.request.events.last_mut(),
+            Last::Probe => self.request.probes.last_mut(),
             Last::Nothing => None,
         };
         match text {
@@ -64,23 +60,23 @@ impl RecordingBuilder {
     }
 
     /// Defines an event in the language of `dynamic_events`, and records it: `f:reads vfs_read count`. The definition
-    /// exists for this recording only.
+    /// exists for this recording only. Several definitions can make one event. It then has one filter, the last.
     pub fn probe(mut self, definition: impl Into<String>) -> Self {
-        self.probes.push(definition.into());
+        self.request.probes.push(definition.into());
         self.last = Last::Probe;
         self
     }
 
-    /// Lets [`event`](Self::event) name the events of a program or library that were made with the crate `tracer-events`.
-    /// If no event is named at all, all events of the programs are recorded.
+    /// Lets [`event`](Self::event) name the events of a program or library that were made with the crate
+    /// `tracer-events`. If no event is named at all, all events of the programs are recorded.
     pub fn program(mut self, path: impl Into<PathBuf>) -> Self {
-        self.programs.push(path.into());
+        self.request.programs.push(path.into());
         self
     }
 
     /// Records only hits of threads with this name. The kernel's names have at most 15 bytes.
     pub fn comm(mut self, name: impl Into<String>) -> Self {
-        self.comm = Some(name.into());
+        self.request.comm = Some(name.into());
         self
     }
 
@@ -111,13 +107,13 @@ impl RecordingBuilder {
         self
     }
 
-    /// Bytes of each CPU's ring buffer, rounded up to a power of two. The default is 2 MiB.
+    /// Bytes of each CPU's ring, rounded up to a power of two. The default is 2 MiB.
     pub fn ring_bytes(mut self, bytes: u32) -> Self {
         self.options.ring_bytes = bytes;
         self
     }
 
-    /// Attaches to perf tracepoints only, never to raw ones, which cost less.
+    /// Attaches to perf tracepoints only. Raw tracepoints, which cost less, are not used.
     pub fn perf_tracepoints_only(mut self, on: bool) -> Self {
         self.options.tracepoints_only = on;
         self
@@ -132,8 +128,8 @@ impl RecordingBuilder {
     /// Attaches everything, and starts to record.
     ///
     /// # Errors
-    /// The first thing that is wrong, in this order: names, filters and definitions, processes, the command, the
-    /// kernel's refusals. Nothing stays attached.
+    /// The first error, in this order: names, filters and definitions, processes, the command, the kernel's refusals.
+    /// Nothing stays attached.
     pub fn start(self) -> Result<Recording, RecordError> {
         let mut recording = self.attach(Arc::new(Facts::running()?))?;
         recording.go().map_err(RecordError::command)?;
@@ -143,36 +139,16 @@ impl RecordingBuilder {
     /// Resolves all names.
     ///
     /// # Errors
-    /// The first that is wrong.
-    pub(crate) fn select(&self, facts: &Facts) -> Result<Vec<Selected>, RecordError> {
+    /// The first wrong name, filter or definition.
+    pub(crate) fn select(&self, facts: Arc<Facts>) -> Result<Selection, RecordError> {
         if let Some(filter) = &self.stray_filter {
             return Err(RecordError::stray_filter(filter));
         }
-        if self.events.is_empty() && self.probes.is_empty() && self.programs.is_empty() {
+        let RecordRequest { events, probes, programs, .. } = &self.request;
+        if events.is_empty() && probes.is_empty() && programs.is_empty() {
             return Err(RecordError::nothing());
         }
-        let mut all: Vec<Selected> = Vec::new();
-        let probed = probes::select(&self.probes, facts)?;
-        let mut texts = self.events.clone();
-        if !self.programs.is_empty() {
-            (all, texts) = programs::select(&self.programs, &texts, probed.len(), facts)?;
-        }
-        for text in &texts {
-            for event in selection::select(text, &facts.tracefs, facts)? {
-                // As a later write to the event's filter file would.
-                match all.iter_mut().find(|other| other.format.id == event.format.id) {
-                    Some(other) => *other = event,
-                    None => all.push(event),
-                }
-            }
-        }
-        all.extend(probed);
-        if let Some(comm) = &self.comm {
-            for event in &mut all {
-                event.filter = Some(selection::and_comm(event.filter.take(), comm));
-            }
-        }
-        Ok(all)
+        Ok(Selection::new(&self.request, facts)?)
     }
 
     /// Attaches everything; [`Recording::go`] starts to record.
@@ -180,8 +156,8 @@ impl RecordingBuilder {
     /// # Errors
     /// As [`RecordingBuilder::start`].
     pub(crate) fn attach(self, facts: Arc<Facts>) -> Result<Recording, RecordError> {
-        let selected = self.select(&facts)?;
-        self.attach_selected(selected, facts)
+        let selection = self.select(Arc::clone(&facts))?;
+        self.attach_selected(selection, facts)
     }
 
     /// As [`RecordingBuilder::attach`], with the events that [`RecordingBuilder::select`] found.
@@ -190,7 +166,7 @@ impl RecordingBuilder {
     /// As [`RecordingBuilder::start`].
     pub(crate) fn attach_selected(
         self,
-        selected: Vec<Selected>,
+        selection: Selection,
         facts: Arc<Facts>,
     ) -> Result<Recording, RecordError> {
         let Self { mut options, command, processes, whole_system, tgid, .. } = self;
@@ -201,8 +177,7 @@ impl RecordingBuilder {
         if let Some(held) = held.as_ref().filter(|_| !whole_system && processes.is_empty()) {
             options.pids.push(held.thread());
         }
-        options.only_pids = !options.pids.is_empty();
-        let mut recorder = Recorder::new(selected, &options, &facts)?;
+        let mut recorder = Recorder::new(selection, &options)?;
         if tgid {
             recorder.want_groups();
         }

@@ -1,13 +1,14 @@
-//! Why a recording did not start.
+//! The error type of recordings.
 
 use std::{fmt, io, ops::Range};
 
 use crate::{
     attach::AttachError,
-    engine::{probes::DefineError, programs, selection::SelectError},
+    engine::record::{SelectError, StartError},
 };
 
-/// Why a recording did not start. Its text names the event, probe or process that it is about; [`source`] has the causes.
+/// The error of a recording that cannot start, or of [`Recording::stopper`](super::Recording::stopper). Its text names
+/// the event, probe or process; [`source`] has the causes.
 ///
 /// [`source`]: std::error::Error::source
 #[derive(Debug)]
@@ -44,38 +45,40 @@ pub enum RecordErrorKind {
 #[derive(Debug)]
 enum Cause {
     Select(SelectError),
-    Define(DefineError),
-    Program(programs::Error),
     NoProcess(u32, io::Error),
     Command(io::Error),
     Kernel(crate::kernel::Error),
     Attach(AttachError),
+    Start(StartError),
     StrayFilter(String),
     Nothing,
     System(io::Error),
 }
 
 impl RecordError {
-    /// What kind of error it is.
+    /// The kind of the error.
     pub fn kind(&self) -> RecordErrorKind {
         match &self.cause {
-            Cause::Select(SelectError::NoEvent { .. }) => RecordErrorKind::NoEvent,
-            Cause::Select(SelectError::Filter { .. } | SelectError::EmptyFilter(_))
-            | Cause::StrayFilter(_) => RecordErrorKind::Filter,
-            Cause::Select(SelectError::Format(_) | SelectError::Kernel(_)) | Cause::Kernel(_) => {
-                RecordErrorKind::Tracefs
-            }
-            Cause::Define(_) => RecordErrorKind::Probe,
-            Cause::Program(_) => RecordErrorKind::Program,
+            Cause::Select(error) => match error {
+                SelectError::NoEvent { .. } => RecordErrorKind::NoEvent,
+                SelectError::Filter { .. } | SelectError::EmptyFilter(_) => RecordErrorKind::Filter,
+                SelectError::Refused { .. } | SelectError::NothingDefined(_) | SelectError::TooMany => {
+                    RecordErrorKind::Probe
+                }
+                SelectError::Program(_) => RecordErrorKind::Program,
+                SelectError::Format(_) | SelectError::Kernel(_) => RecordErrorKind::Tracefs,
+            },
+            Cause::StrayFilter(_) => RecordErrorKind::Filter,
+            Cause::Kernel(_) => RecordErrorKind::Tracefs,
             Cause::NoProcess(..) => RecordErrorKind::Process,
             Cause::Command(_) => RecordErrorKind::Command,
-            Cause::Attach(_) => RecordErrorKind::Attach,
+            Cause::Attach(_) | Cause::Start(_) => RecordErrorKind::Attach,
             Cause::Nothing => RecordErrorKind::Nothing,
             Cause::System(_) => RecordErrorKind::System,
         }
     }
 
-    /// The invalid part of a filter of an event, in bytes of its text; `None` for other errors.
+    /// The invalid part of a filter, in bytes of its text; `None` for other errors.
     pub fn span(&self) -> Option<Range<usize>> {
         match &self.cause {
             Cause::Select(SelectError::Filter { error, .. }) => {
@@ -88,7 +91,16 @@ impl RecordError {
 
     /// Whether a name or filter is wrong, which the command line reports as wrong usage.
     pub(crate) fn is_usage(&self) -> bool {
-        matches!(self.cause, Cause::Select(_))
+        let of_definition = |error: &SelectError| {
+            matches!(
+                error,
+                SelectError::Refused { .. }
+                    | SelectError::NothingDefined(_)
+                    | SelectError::TooMany
+                    | SelectError::Program(_)
+            )
+        };
+        matches!(&self.cause, Cause::Select(error) if !of_definition(error))
     }
 
     pub(super) fn system(error: io::Error) -> Self {
@@ -130,22 +142,20 @@ macro_rules! from_causes {
 
 from_causes! {
     SelectError => Select,
-    DefineError => Define,
-    programs::Error => Program,
     crate::kernel::Error => Kernel,
     AttachError => Attach,
+    StartError => Start,
 }
 
 impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.cause {
             Cause::Select(error) => error.fmt(f),
-            Cause::Define(error) => error.fmt(f),
-            Cause::Program(error) => error.fmt(f),
             Cause::NoProcess(pid, _) => write!(f, "there is no process {pid}"),
             Cause::Command(_) => f.write_str("cannot start the command"),
             Cause::Kernel(error) => error.fmt(f),
             Cause::Attach(error) => error.fmt(f),
+            Cause::Start(error) => error.fmt(f),
             Cause::StrayFilter(text) => write!(f, "the filter `{text}` follows no event"),
             Cause::Nothing => f.write_str("no event, probe or program is named"),
             Cause::System(_) => f.write_str("cannot set up the recording"),
@@ -157,10 +167,9 @@ impl std::error::Error for RecordError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.cause {
             Cause::Select(error) => error.source(),
-            Cause::Define(error) => error.source(),
-            Cause::Program(error) => error.source(),
             Cause::Kernel(error) => error.source(),
             Cause::Attach(error) => error.source(),
+            Cause::Start(error) => error.source(),
             Cause::NoProcess(_, error) | Cause::Command(error) | Cause::System(error) => Some(error),
             Cause::StrayFilter(_) | Cause::Nothing => None,
         }

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, fmt, sync::Arc};
 
 use crate::{
-    engine::{facts::Facts, recorder::Shown},
+    engine::{facts::Facts, records::ShownRecord},
     render::{
         FieldValue, Printer,
         line::{self, Stamp, Tasks},
@@ -22,7 +22,7 @@ pub struct Event {
 }
 
 impl Event {
-    pub(super) fn new(shown: &Shown<'_>, facts: &Arc<Facts>) -> Self {
+    pub(super) fn new(shown: &ShownRecord<'_>, facts: &Arc<Facts>) -> Self {
         let payload: Box<[u8]> = shown.record.payload.into();
         let pid = pid(&payload);
         Self {
@@ -55,13 +55,14 @@ impl Event {
         self.stamp.cpu
     }
 
-    /// The thread that was running, by its id in the initial pid namespace; 0 for an idle CPU. The kernel calls thread
-    /// ids pids.
+    /// The thread that was running, by its id in the initial pid namespace; 0 for an idle CPU. The kernel calls
+    /// thread ids pids.
     pub fn pid(&self) -> i32 {
         pid(&self.payload)
     }
 
-    /// The process of that thread, with [`RecordingBuilder::tgid`](super::RecordingBuilder::tgid) and where it is known.
+    /// The process of that thread, with [`RecordingBuilder::tgid`](super::RecordingBuilder::tgid) and where it is
+    /// known.
     pub fn tgid(&self) -> Option<i32> {
         self.tgid
     }

@@ -1,9 +1,9 @@
 //! Recording events as an iterator of typed events: what `tracer record` does, for Rust programs.
 //!
-//! [`Recording::builder`] names what is recorded: events of the kernel with filters, probes, events of programs, and the
-//! threads that are traced. [`RecordingBuilder::start`] attaches eBPF programs to the events. [`Recording::events`] then
-//! returns the records of all CPUs in order of time. This needs the privileges that `tracer record` needs: root, or
-//! `CAP_BPF`, `CAP_PERFMON` and a readable tracefs.
+//! [`Recording::builder`] names what is recorded: events of the kernel with filters, probes, events of programs, and
+//! the threads that are traced. [`RecordingBuilder::start`] attaches eBPF programs to the events.
+//! [`Recording::events`] then returns the records of all CPUs in order of time. This needs the privileges that
+//! `tracer record` needs: root, or `CAP_BPF`, `CAP_PERFMON` and a readable tracefs.
 //!
 //! ```no_run
 //! use tracer_user::api::Recording;
@@ -21,8 +21,9 @@
 //! # Ok::<(), tracer_user::api::RecordError>(())
 //! ```
 //!
-//! Records wait in a ring buffer of each CPU ([`RecordingBuilder::ring_bytes`]) until the program takes them. A hit that
-//! finds its ring full is dropped and counted. Every hit is in exactly one count: `hits = filtered + recorded + dropped`.
+//! Records wait in a ring of each CPU ([`RecordingBuilder::ring_bytes`]) until the program takes them. A hit that finds
+//! its ring full is dropped and counted. Every hit is in exactly one count: `hits = filtered + recorded + dropped`.
+//! Take them at least every six days, because a record holds only the low 50 bits of its time.
 
 mod builder;
 mod error;
@@ -44,7 +45,7 @@ pub use event::Event;
 use crate::{
     engine::{
         facts::Facts,
-        recorder::{Count, Recorder},
+        record::{Count, Recorder},
     },
     sys::process::held::HeldCommand,
 };
@@ -74,7 +75,7 @@ pub(crate) enum TracedCommand {
     Running(Child),
 }
 
-/// What [`Recording::next_timeout`] found.
+/// The result of [`Recording::next_timeout`].
 #[derive(Debug)]
 pub enum Received {
     /// The next event.
@@ -85,7 +86,7 @@ pub enum Received {
     Ended,
 }
 
-/// What became of an event's hits.
+/// The counts of an event's hits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EventCounts {
@@ -99,7 +100,7 @@ pub struct EventCounts {
     pub recorded: u64,
     /// Hits that found the ring of their CPU full.
     pub dropped: u64,
-    /// Hits that the kernel did not run the program for, because it was running on that CPU already.
+    /// Hits for which the kernel did not run the program, because it was already running on that CPU.
     pub missed: u64,
 }
 
@@ -123,7 +124,7 @@ impl From<Count> for EventCounts {
 pub struct Summary {
     /// The counts of each event.
     pub counts: Vec<EventCounts>,
-    /// Misses of programs that several events share, which belong to no single event.
+    /// Misses of programs that several events share. They belong to no single event.
     pub missed_together: u64,
     /// How the command ended; `None` without a command and while it runs.
     pub status: Option<ExitStatus>,
@@ -225,7 +226,7 @@ impl Recording {
             let failed = self.recorder.wait(left).is_err();
             let Self { recorder, facts, pending, .. } = self;
             recorder.poll(|shown| pending.push_back(Event::new(shown, facts)));
-            // epoll fails only where the process closed descriptors that are not its own.
+            // epoll fails only if the process has closed a descriptor of this recording.
             if failed || self.command_ended() || matches!((&self.stop).read(&mut [0; 8]), Ok(1..)) {
                 self.stop();
             }

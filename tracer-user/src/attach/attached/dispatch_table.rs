@@ -1,17 +1,15 @@
 //! Dispatch tables: arrays of programs for events that are attached, changed and detached while others run.
 //!
-//! A hook runs a gate, which tail-calls the program at the event's slot. Hooks that pass an attach cookie share one gate, which
-//! takes the slot from the cookie. The programs take it from there too, so events with the same code share one program. At a raw
-//! tracepoint each event has its own gate with a fixed slot. A system call's entry or exit has its entry in the array of a system
-//! call dispatcher, which acts as the gate. Events of many functions can share one link (`functions.rs`).
+//! A hook runs a gate, which tail-calls the program at the event's slot. Hooks that pass an attach cookie share one
+//! gate, which takes the slot from the cookie. The programs take it from there too, so events with the same code
+//! share one program. A raw tracepoint, and a perf tracepoint that is enabled alone, has its own gate with a fixed
+//! slot. Sessions share the tables of tracepoints (`chain`). A system call's entry or exit has its entry in the array
+//! of a system call dispatcher, which acts as the gate. Events of many functions can share one link (`functions.rs`).
 
 use std::{
     collections::HashMap,
-    os::fd::{BorrowedFd, OwnedFd},
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicU64, Ordering},
-    },
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{Arc, Weak},
 };
 
 use super::entry::{self, Entry, EntrySource, OwnGate};
@@ -34,7 +32,7 @@ use crate::{
 /// Largest number of programs on one trace event (`BPF_TRACE_MAX_PROGS`, kernel/trace/bpf_trace.c).
 const COPIES: usize = 64;
 /// Name of arrays and gates.
-const NAME: &str = "tracer_gate";
+const NAME: &str = "tracer_dispatch";
 
 /// Programs of one type, in one array.
 #[derive(Debug)]
@@ -43,12 +41,11 @@ pub(in crate::attach) struct DispatchTable {
     /// Whether its programs are loaded for kprobe.multi.
     multi: bool,
     array: Arc<Map>,
-    /// Copies of the gate that reads its attach cookie. A hook does not take the same program twice, and an event that
-    /// was just turned off may still have it attached.
+    /// Copies of the gate that reads its attach cookie. A hook does not take the same program twice, and the old link
+    /// of an event that was just disabled may still exist.
     gates: Vec<Prog>,
-    programs: HashMap<Key, Weak<LoadedProgram>>,
-    /// Hits missed by own gates that are detached.
-    missed: Arc<AtomicU64>,
+    /// A program that does nothing, made on first use.
+    empty: Option<Arc<Prog>>,
 }
 
 /// The dispatch tables of a session, one for each type of program.
@@ -56,27 +53,58 @@ pub(in crate::attach) struct DispatchTable {
 pub(in crate::attach) struct DispatchTables {
     entries: u32,
     tables: Vec<DispatchTable>,
-    missed: Arc<AtomicU64>,
 }
+
+/// The programs of a session that events share, by type and key. A program is known while an event uses it.
+#[derive(Debug, Default)]
+pub(in crate::attach) struct ProgramCache(HashMap<(u32, bool, Key), Weak<LoadedProgram>>);
 
 impl DispatchTable {
     fn is_for(&self, via: &AttachPoint) -> bool {
         self.kind == via.kind() && self.multi == is_function(via)
     }
 
-    /// The entry of a slot.
-    pub(in crate::attach) fn entry(&self, slot: Slot) -> Entry {
-        Entry::new(Arc::clone(&self.array), slot.get())
+    /// The type of its programs.
+    pub(in crate::attach) fn kind(&self) -> ProgKind {
+        self.kind
     }
 
-    fn load(&self, source: EntrySource) -> Result<Prog, Cause> {
-        let purpose = match self.kind {
+    /// A program that does nothing, for entries that gates jump to directly ([`Entry::replace_by`]).
+    pub(in crate::attach) fn empty(&mut self) -> Result<Arc<Prog>, Cause> {
+        if let Some(empty) = &self.empty {
+            return Ok(Arc::clone(empty));
+        }
+        let empty = Arc::new(entry::load_empty(self.kind, self.purpose())?);
+        self.empty = Some(Arc::clone(&empty));
+        Ok(empty)
+    }
+
+    /// The entry of a slot.
+    pub(in crate::attach) fn entry(&self, slot: Slot) -> Entry {
+        self.entry_at(slot.get())
+    }
+
+    /// The entry at an index.
+    pub(in crate::attach) fn entry_at(&self, index: u32) -> Entry {
+        Entry::new(Arc::clone(&self.array), index)
+    }
+
+    /// The array of programs.
+    pub(in crate::attach) fn array(&self) -> BorrowedFd<'_> {
+        self.array.as_fd()
+    }
+
+    fn purpose(&self) -> Purpose<'static> {
+        match self.kind {
             _ if self.multi => Purpose::Multi,
             // Of the hooks with this program type, only probes of files use this gate.
             ProgKind::Kprobe => uprobe::purpose(),
             _ => Purpose::Any,
-        };
-        entry::load_gate(self.kind, purpose, &self.array, source, None, NAME)
+        }
+    }
+
+    fn load(&self, source: EntrySource) -> Result<Prog, Cause> {
+        entry::load_gate(self.kind, self.purpose(), &self.array, source, None, NAME)
     }
 
     /// A gate that reads its attach cookie.
@@ -120,8 +148,7 @@ impl DispatchTable {
 
     /// A gate for the entry of a slot.
     pub(in crate::attach) fn own_gate(&self, slot: Slot) -> Result<OwnGate, Cause> {
-        let gate = self.load(EntrySource::Fixed(slot.get()))?;
-        Ok(OwnGate::in_table(gate, Arc::clone(&self.missed)))
+        Ok(OwnGate::in_table(self.load(EntrySource::Fixed(slot.get()))?))
     }
 }
 
@@ -133,58 +160,43 @@ fn is_function(via: &AttachPoint) -> bool {
 impl DispatchTables {
     /// No tables yet; each will have this many entries.
     pub(in crate::attach) fn new(entries: u32) -> Self {
-        Self { entries, tables: Vec::new(), missed: Arc::default() }
+        Self { entries, tables: Vec::new() }
     }
 
     /// The table of a hook's programs, created on first use.
     pub(in crate::attach) fn table(&mut self, via: &AttachPoint) -> Result<&mut DispatchTable, Cause> {
         if !self.tables.iter().any(|table| table.is_for(via)) {
             let array = Arc::new(entry::program_array(self.entries, NAME)?);
-            let missed = Arc::clone(&self.missed);
-            self.tables.push(DispatchTable {
-                kind: via.kind(),
-                multi: is_function(via),
-                array,
-                gates: Vec::new(),
-                programs: HashMap::new(),
-                missed,
-            });
+            let (kind, multi) = (via.kind(), is_function(via));
+            self.tables.push(DispatchTable { kind, multi, array, gates: Vec::new(), empty: None });
         }
         let made = self.tables.iter_mut().find(|table| table.is_for(via));
         made.ok_or(Cause::Misplaced("a table that was just made"))
     }
 
+    /// Hits for which the kernel did not run a gate that events share.
+    pub(in crate::attach) fn missed(&self) -> u64 {
+        self.tables.iter().flat_map(|table| &table.gates).map(entry::missed).sum()
+    }
+}
+
+impl ProgramCache {
     /// The program of a key, if an event uses it.
     pub(in crate::attach) fn find(&self, via: &AttachPoint, key: &Key) -> Option<Arc<LoadedProgram>> {
-        let table = self.tables.iter().find(|table| table.is_for(via))?;
-        table.programs.get(key).and_then(Weak::upgrade)
+        self.0.get(&(via.kind() as u32, is_function(via), key.clone())).and_then(Weak::upgrade)
     }
 
-    /// All programs in use, by type and key.
-    pub(in crate::attach) fn all_known(&self) -> HashMap<(u32, Key), Arc<LoadedProgram>> {
-        let known = self.tables.iter().flat_map(|table| {
-            let programs = table.programs.iter();
-            programs.filter_map(|(key, known)| Some(((table.kind as u32, key.clone()), known.upgrade()?)))
-        });
-        known.collect()
+    /// All programs in use.
+    pub(in crate::attach) fn all(&self) -> HashMap<(u32, Key), Arc<LoadedProgram>> {
+        let known = self.0.iter();
+        known
+            .filter_map(|((kind, _, key), program)| Some(((*kind, key.clone()), program.upgrade()?)))
+            .collect()
     }
 
-    /// Remembers the program of a key while an event uses it.
-    pub(in crate::attach) fn remember(
-        &mut self,
-        via: &AttachPoint,
-        key: Key,
-        program: &Arc<LoadedProgram>,
-    ) -> Result<(), Cause> {
-        let programs = &mut self.table(via)?.programs;
-        programs.retain(|_, known| known.strong_count() > 0);
-        programs.insert(key, Arc::downgrade(program));
-        Ok(())
-    }
-
-    /// Hits for which the kernel did not run a gate that events share, and those of own gates that are detached.
-    pub(in crate::attach) fn missed(&self) -> u64 {
-        let gates = self.tables.iter().flat_map(|table| &table.gates).map(entry::missed);
-        gates.sum::<u64>() + self.missed.load(Ordering::Relaxed)
+    /// Stores the program of a key.
+    pub(in crate::attach) fn remember(&mut self, via: &AttachPoint, key: Key, program: &Arc<LoadedProgram>) {
+        self.0.retain(|_, known| known.strong_count() > 0);
+        self.0.insert((via.kind() as u32, is_function(via), key), Arc::downgrade(program));
     }
 }

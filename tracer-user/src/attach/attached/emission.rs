@@ -1,6 +1,6 @@
-//! Code that is linked into programs of other events: the emission of a synthetic event, and what processes its record. Synthetic
-//! events have no hook of their own. Programs of other events emit them in the kernel, and user space injects them. The same
-//! generated functions process the record in both cases.
+//! Code that is linked into programs of other events: the emission of a synthetic event, and the processing of its
+//! record. Synthetic events have no hook of their own. Programs of other events emit them in the kernel, and user
+//! space injects them. The same generated functions process the record in both cases.
 
 use std::{
     os::fd::{AsFd, AsRawFd},
@@ -61,8 +61,8 @@ impl Block {
     }
 }
 
-/// The code that one program calls to emit the synthetic event with this id. `parts` process the record in the
-/// instances where the event is on, from `Session::block`. [`lower::emission`] defines the arguments. Returns `None`
+/// The code that one program calls to emit the synthetic event with this id. `parts`, from `Session::block`, process
+/// the record in the instances where the event is enabled. [`lower::emission`] defines the arguments. Returns `None`
 /// if the event's record is too long.
 ///
 /// # Errors

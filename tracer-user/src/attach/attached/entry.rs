@@ -1,16 +1,14 @@
-//! Entries of program arrays, and the small programs, the gates, that tail-call them. A gate stays attached, and the program
-//! that it calls is exchanged by one word: every hit runs either the old program or the new one, exactly once.
+//! Entries of program arrays, and gates: small dispatch programs that tail-call an entry. A gate stays attached. The
+//! program at the entry is exchanged by one word, so every hit runs either the old program or the new one, exactly
+//! once.
 //!
-//! A dispatch table (`dispatch_table.rs`) is an array for all events of a kind of hook. A gate of its own ([`OwnGate`]) has an
-//! array with a single entry, for programs that cannot share one: an array takes programs of one type and, at functions, of one
-//! function.
+//! A dispatch table (`dispatch_table.rs`) is an array for all events of a kind of hook. An event's own gate
+//! ([`OwnGate`]) has an array with a single entry, for programs that cannot share an array: an array takes programs
+//! of one type and, at functions, of one function.
 
 use std::{
     os::fd::{AsFd, AsRawFd},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
 };
 
 use crate::{
@@ -27,7 +25,8 @@ use crate::{
 pub(in crate::attach) enum EntrySource {
     /// The lower half of its attach cookie.
     Cookie,
-    /// The same at kprobe.multi, where an address that the link does not know has the cookie 0.
+    /// The lower half of its attach cookie at kprobe.multi. An address that the link does not know has the cookie 0,
+    /// for which no program runs.
     CookieOfMany,
     /// Constant.
     Fixed(u32),
@@ -71,8 +70,22 @@ impl Entry {
         Ok(())
     }
 
-    /// Removes the program: no program runs at hits from here on. Does nothing if none is set, as another event may own the
-    /// entry by then.
+    /// The index in the array.
+    pub(in crate::attach) fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Replaces the program, if one is set, by a program that does nothing. Where a gate jumps to the entry directly,
+    /// this is as quick as any other exchange. [`Entry::clear`] takes some 10 ms there, because the kernel waits for
+    /// all CPUs before it removes the jump.
+    pub(in crate::attach) fn replace_by(&mut self, empty: &Prog) {
+        if self.is_set && self.set(empty).is_err() {
+            self.clear();
+        }
+    }
+
+    /// Removes the program: no program runs at hits from here on. Does nothing if none is set, as another event may
+    /// own the entry by then.
     pub(in crate::attach) fn clear(&mut self) {
         if std::mem::take(&mut self.is_set) {
             // Clearing a set entry does not fail.
@@ -129,6 +142,15 @@ pub(in crate::attach) fn load_gate(
     Prog::load_for(kind, purpose, &function.bytes(), name).map_err(|error| Cause::Load(kind, error))
 }
 
+/// Loads a program that does nothing.
+pub(in crate::attach) fn load_empty(kind: ProgKind, purpose: Purpose<'_>) -> Result<Prog, Cause> {
+    let mut asm = Assembler::new();
+    asm.mov(Reg::R0, 0);
+    asm.exit();
+    Prog::load_for(kind, purpose, &asm.finish("empty").bytes(), "tracer_empty")
+        .map_err(|error| Cause::Load(kind, error))
+}
+
 /// Emits how a gate counts a hit.
 fn count(asm: &mut Assembler) {
     let uncounted = asm.label();
@@ -147,11 +169,9 @@ fn count(asm: &mut Assembler) {
 /// A gate that one event owns.
 #[derive(Debug)]
 pub(in crate::attach) struct OwnGate {
-    program: Prog,
-    /// Hits by CPU, also of threads that are not traced, as the kernel's probe profiles have them.
+    program: Arc<Prog>,
+    /// Hits by CPU, including threads that are not traced, as in the kernel's probe profiles.
     hits: Option<Map>,
-    /// Where the gate's missed hits are added once it is detached.
-    ended: Option<Arc<AtomicU64>>,
 }
 
 impl OwnGate {
@@ -177,16 +197,16 @@ impl OwnGate {
         });
         let hits = hits.transpose()?;
         let program = load_gate(kind, purpose, &array, EntrySource::Fixed(0), hits.as_ref(), name)?;
-        Ok((Self { program, hits, ended: None }, Entry::new(array, 0)))
+        Ok((Self { program: Arc::new(program), hits }, Entry::new(array, 0)))
     }
 
-    /// A loaded gate in front of an entry of a larger array. Its missed hits are added to `ended` once it is detached.
-    pub(in crate::attach) fn in_table(program: Prog, ended: Arc<AtomicU64>) -> Self {
-        Self { program, hits: None, ended: Some(ended) }
+    /// A loaded gate in front of an entry of a larger array.
+    pub(in crate::attach) fn in_table(program: Prog) -> Self {
+        Self { program: Arc::new(program), hits: None }
     }
 
     /// The program to attach to the hook.
-    pub(in crate::attach) fn program(&self) -> &Prog {
+    pub(in crate::attach) fn program(&self) -> &Arc<Prog> {
         &self.program
     }
 
@@ -201,14 +221,6 @@ impl OwnGate {
     /// Hits for which the kernel did not run the gate.
     pub(in crate::attach) fn missed(&self) -> u64 {
         missed(&self.program)
-    }
-}
-
-impl Drop for OwnGate {
-    fn drop(&mut self) {
-        if let Some(ended) = &self.ended {
-            ended.fetch_add(self.missed(), Ordering::Relaxed);
-        }
     }
 }
 

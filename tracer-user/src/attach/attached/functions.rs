@@ -1,8 +1,9 @@
-//! Enabling events of many functions at once through one kprobe.multi link. The gate (`dispatch_table.rs`) finds the event by the
-//! function's cookie.
+//! Enabling events of many functions at once through one kprobe.multi link. The gate (`dispatch_table.rs`) finds the
+//! event by the function's cookie.
 //!
-//! With one trampoline or probe per function, the kernel changes its text and waits for all CPUs each time, also on
-//! detaching. A function has one cookie per link, so events of the same function use different links.
+//! With one trampoline or probe per function, the kernel changes its text and waits for all CPUs each time, both when
+//! it attaches and when it detaches. A function has one cookie per link, so events of the same function use different
+//! links.
 
 use std::{collections::HashSet, os::fd::OwnedFd, sync::Arc};
 
@@ -25,13 +26,13 @@ struct Round {
     cookies: Vec<(u64, u64)>,
 }
 
-/// A link that is to be made.
+/// A link to make.
 struct PlannedLink {
     gate: Prog,
     round: Round,
 }
 
-/// Links that are to be made, and which events use each.
+/// Links to make, and the events of each.
 pub struct FunctionLinks {
     count: usize,
     links: Vec<PlannedLink>,
@@ -53,15 +54,15 @@ impl PlannedLink {
 }
 
 impl FunctionLinks {
-    /// Makes the links. This needs nothing of the session, and takes as long as the kernel does.
+    /// Makes the links, without the session. This takes long, because the kernel changes its text at each function.
     pub fn link(self) -> LinkedFunctions {
         LinkedFunctions { count: self.count, links: self.links.into_iter().map(PlannedLink::link).collect() }
     }
 }
 
 impl LinkedFunctions {
-    /// The attached events, in the order of the requests. `None` for an event that the kernel refused; another hook may still
-    /// accept it.
+    /// The attached events, in the order of the requests. `None` for an event that the kernel refused; another hook
+    /// may still accept it.
     pub fn finish(self) -> Vec<Option<Attached>> {
         let mut all: Vec<Option<Attached>> = (0..self.count).map(|_| None).collect();
         for (round, link) in self.links {
@@ -87,7 +88,8 @@ impl LinkedFunctions {
 }
 
 impl Session {
-    /// Plans the links of events that are all [`AttachPoint::Shared`]. Uses the programs that [`Session::prepare`] made.
+    /// Plans the links of events that are all [`AttachPoint::Shared`], and makes their programs ahead
+    /// ([`Session::prepare`]).
     pub fn plan_functions(&mut self, requests: &[Request<'_>]) -> FunctionLinks {
         let mut planned = FunctionLinks { count: requests.len(), links: Vec::new() };
         if !kprobe_multi::is_there() {

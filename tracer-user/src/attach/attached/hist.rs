@@ -1,30 +1,45 @@
-//! A histogram in the kernel: its table, and the program that counts in it. Dropping the values removes both.
+//! A histogram in the kernel: its table, and the program that counts in it. Dropping the two values removes them.
 
 use std::{
+    hash::{BuildHasher, Hasher, RandomState},
     os::fd::{AsFd, AsRawFd},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use super::{
+    chain::Sort,
     emission::Block,
     entry::OwnGate,
     lifecycle::{Attached, Dispatch},
 };
 use crate::{
     attach::{
-        AttachError, AttachPoint, Calls, Cause, PerfEvent, Session, hooks, link::Link,
+        AttachError, AttachPoint, Calls, Cause, PerfEvent, Session,
+        hooks::{self, syscalls::DispatcherLink},
+        link::Link,
         program::builder::LoadedProgram,
     },
     code::{
-        asm::{self, Insn, MapRef},
+        asm::{self, Helper, Insn, MapRef},
         join,
         lower::hist::{self, SCRATCH_SIZE},
     },
-    lang::hist::{Hist, action::Deed},
-    plan::hist::{COMM_SIZE, Layout, snapshot, word},
-    sys::bpf::{
-        map::{Map, MapKind, MapSpec},
-        prog::{Prog, ProgKind},
+    lang::hist::{Hist, action::ActionKind},
+    plan::hist::{
+        COMM_SIZE, Layout, snapshot,
+        table::{CLOSED, SEED, SLOTS, TableLayout, USED},
+        word,
+    },
+    sys::{
+        Errno,
+        bpf::{
+            map::{Map, MapKind, MapSpec, MappedArray, flag},
+            prog::{Prog, ProgKind},
+            quiesce,
+        },
     },
 };
 
@@ -32,20 +47,22 @@ use crate::{
 #[derive(Debug)]
 pub struct Counts {
     table: Map,
+    words: MappedArray,
     drops: Map,
-    /// An empty entry, if all CPUs share entries.
-    empty: Option<Map>,
     /// State of the last snapshot.
     snapshot: Option<Map>,
     layout: Layout,
+    place: TableLayout,
+    /// Whether its program has a link of its own, and does not share the link of the tracepoint's other consumers.
+    is_apart: AtomicBool,
 }
 
 /// Objects outside of a histogram that its program refers to.
 #[derive(Debug, Default)]
-pub struct Around<'a> {
+pub struct HistContext<'a> {
     /// Tables of the variables it looks up, in the order of [`crate::plan::hist::References::owners`].
     pub owners: Vec<&'a Counts>,
-    /// The session whose snapshots its actions request.
+    /// The session whose snapshots its actions request, and whose chains of tracepoints it joins.
     pub session: Option<&'a Session>,
     /// Dispatchers for histograms on system calls.
     pub calls: Option<&'a Calls>,
@@ -53,7 +70,7 @@ pub struct Around<'a> {
     pub emissions: Vec<Option<Block>>,
 }
 
-impl Around<'_> {
+impl HistContext<'_> {
     /// The value for [`hist::Request::emits`].
     pub fn emits(&self) -> Vec<bool> {
         self.emissions.iter().map(Option::is_some).collect()
@@ -62,7 +79,7 @@ impl Around<'_> {
 
 /// The contents of a histogram's table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct HistContents {
     /// Keys and entries, summed over all CPUs.
     pub rows: Vec<(Vec<u8>, Vec<u8>)>,
     /// Hits that found the table full.
@@ -84,11 +101,13 @@ fn make(kind: MapKind, key_size: usize, value_size: usize, entries: u32) -> Resu
     Map::create(&spec).map_err(|errno| Cause::Map("histogram", errno))
 }
 
-/// Attaches a histogram to a tracepoint, perf or raw, or to a system call. If its actions emit synthetic events, it is attached
-/// behind a gate, so that its program can be replaced when those events change ([`replace`]).
+/// Attaches a histogram to a tracepoint, perf or raw, or to a system call. At a tracepoint it joins the chain of the
+/// session. At a system call it has an entry of a dispatcher. Elsewhere it has its own gate if its actions emit
+/// synthetic events. In these cases, [`replace`] can exchange its program when those events change.
 ///
-/// Programs that share a table must be attached to perf tracepoints, where none runs inside another on a CPU. `opened` is
-/// the perf event of the tracepoint ([`open_perf_event`](crate::attach::open_perf_event)), if it is open already.
+/// Programs that share a table must be attached to perf tracepoints, where none runs inside another on a CPU.
+/// `opened` is the perf event of the tracepoint ([`open_perf_event`](crate::attach::open_perf_event)), if it is open
+/// already.
 ///
 /// # Errors
 /// When a value is not available at the hook, or the kernel refuses a map, the program or the hook.
@@ -96,23 +115,43 @@ pub fn attach(
     request: &hist::Request<'_>,
     via: &AttachPoint,
     counts: &Counts,
-    around: &Around<'_>,
+    context: &HistContext<'_>,
     opened: Option<Result<PerfEvent, Cause>>,
 ) -> Result<Attached, AttachError> {
     let failed = |cause| AttachError::new(request.hist.event.full_name(), cause);
-    try_attach(request, via, counts, around, opened).map_err(failed)
+    try_attach(request, via, counts, context, opened).map_err(failed)
 }
 
 fn try_attach(
     request: &hist::Request<'_>,
     via: &AttachPoint,
     counts: &Counts,
-    around: &Around<'_>,
+    context: &HistContext<'_>,
     opened: Option<Result<PerfEvent, Cause>>,
 ) -> Result<Attached, Cause> {
     let kind = via.kind();
-    let program = load(request, kind, counts, around)?;
-    let emits = request.hist.synthetic_events().next().is_some() && kind != ProgKind::Syscall;
+    // The loaded program keeps the maps.
+    let (insns, _scratch) = assembled(request, counts, context)?;
+    let program = load(&insns, kind)?;
+    // At a raw tracepoint the stack has the frames of programs. Their number must be known, and it is not known in a
+    // sequence.
+    let counts_frames =
+        !matches!(via, AttachPoint::Tracepoint(_)) && insns.contains(&Insn::call(Helper::GetStack));
+    // A histogram that reads a variable must run after the histogram that sets it. If the setter has its own link, the
+    // reader gets a later link of its own.
+    let is_apart = counts_frames || context.owners.iter().any(|owner| owner.is_apart.load(Ordering::Relaxed));
+    counts.is_apart.store(is_apart, Ordering::Relaxed);
+    let session = context.session.filter(|_| !is_apart);
+    if let Some(chain) = session.map(|session| session.join(via, Dispatch::Gate)).transpose()?.flatten() {
+        chain.set(Arc::clone(&program.program))?;
+        chain.connect(opened, false)?;
+        let mut attached = Attached::new(via.clone(), Dispatch::Table, program);
+        attached.chain = Some(chain);
+        return Ok(attached);
+    }
+    // A dispatcher of system calls has an entry for the program.
+    let has_entry = matches!(via, AttachPoint::SysEnter(_) | AttachPoint::SysExit(_));
+    let emits = request.hist.synthetic_events().next().is_some() && kind != ProgKind::Syscall && !has_entry;
     let dispatch = if emits { Dispatch::Gate } else { Dispatch::Direct };
     let mut attached = Attached::new(via.clone(), dispatch, Arc::clone(&program));
     if emits {
@@ -120,11 +159,15 @@ fn try_attach(
         (attached.gate, attached.entry) = (Some(gate), Some(entry));
         attached.set_program(program)?;
     }
-    let linked = attached.linked_program();
+    let linked = &Arc::clone(attached.linked_program());
     attached.link = match via {
         AttachPoint::SysEnter(number) | AttachPoint::SysExit(number) => {
-            let calls = around.calls.ok_or(Cause::NoRegisters)?;
-            let place = calls.attach_hook(matches!(via, AttachPoint::SysEnter(_)), *number, linked)?;
+            let calls = context.calls.ok_or(Cause::NoRegisters)?;
+            let link =
+                session.map_or_else(DispatcherLink::alone, |session| session.dispatcher_link(Sort::Trigger));
+            let enter = matches!(via, AttachPoint::SysEnter(_));
+            let (place, entry) = calls.attach_hook(enter, *number, linked, &link)?;
+            attached.entry = Some(entry);
             Link::Call { _place: place }
         }
         AttachPoint::Tracepoint(_) | AttachPoint::RawTracepoint(_) | AttachPoint::Inject => {
@@ -143,56 +186,56 @@ pub fn replace(
     attached: &mut Attached,
     request: &hist::Request<'_>,
     counts: &Counts,
-    around: &Around<'_>,
+    context: &HistContext<'_>,
 ) -> Result<(), AttachError> {
     let failed = |cause| AttachError::new(request.hist.event.full_name(), cause);
-    let program = load(request, attached.via().kind(), counts, around).map_err(failed)?;
-    attached.set_program(program).map_err(failed)
+    let made = assembled(request, counts, context);
+    // The loaded program keeps the maps.
+    let program = made.and_then(|(insns, _scratch)| load(&insns, attached.via().kind()));
+    program.and_then(|program| attached.set_program(program)).map_err(failed)
 }
 
 /// Builds the histogram update as a part of programs that emit the histogram's synthetic event.
 ///
 /// # Errors
 /// When a value is not available, or the kernel refuses a map.
-pub fn part(request: &hist::Request<'_>, counts: &Counts, around: Around<'_>) -> Result<Block, AttachError> {
-    let made = assembled(request, counts, &around);
+pub fn part(
+    request: &hist::Request<'_>,
+    counts: &Counts,
+    context: HistContext<'_>,
+) -> Result<Block, AttachError> {
+    let made = assembled(request, counts, &context);
     let (insns, scratch) = made.map_err(|cause| AttachError::new(request.hist.event.full_name(), cause))?;
-    let inner = around.emissions.into_iter().flatten().flat_map(Block::into_maps);
+    let inner = context.emissions.into_iter().flatten().flat_map(Block::into_maps);
     Ok(Block::new(insns, inner.chain(scratch.map(Arc::new)).collect()))
 }
 
-fn load(
-    request: &hist::Request<'_>,
-    kind: ProgKind,
-    counts: &Counts,
-    around: &Around<'_>,
-) -> Result<Arc<LoadedProgram>, Cause> {
-    // The loaded program keeps the maps.
-    let (insns, _scratch) = assembled(request, counts, around)?;
+fn load(insns: &[Insn], kind: ProgKind) -> Result<Arc<LoadedProgram>, Cause> {
     let bytes: Vec<u8> = insns.iter().flat_map(|insn| insn.encode()).collect();
     let program = Prog::load(kind, &bytes, hist::PROGRAM).map_err(|error| Cause::Load(kind, error))?;
-    Ok(Arc::new(LoadedProgram { program, scratch: None }))
+    Ok(Arc::new(LoadedProgram { program: Arc::new(program), scratch: None }))
 }
 
 /// The instructions with descriptors in them, and their scratch memory.
 fn assembled(
     request: &hist::Request<'_>,
     counts: &Counts,
-    around: &Around<'_>,
+    context: &HistContext<'_>,
 ) -> Result<(Vec<Insn>, Option<Map>), Cause> {
     let mut program = hist::hist(request).map_err(Cause::Lower)?;
     let scratch = program.scratch.then(|| make(MapKind::PerCpuArray, 4, SCRATCH_SIZE, 1)).transpose()?;
-    let of_session = |name| around.session.and_then(|session| session.map(name));
-    let owner = |number: u16| around.owners.get(usize::from(number)).map(|counts| counts.table.as_fd());
+    let of_session = |name| context.session.and_then(|session| session.map(name));
+    // The program may request snapshots.
+    context.session.map_or(Ok(()), |session| session.maps.complete())?;
+    let owner = |number: u16| context.owners.get(usize::from(number)).map(|counts| counts.table.as_fd());
     let descriptor = |map| {
         let map = match map {
             MapRef::HistTable => Some(counts.table.as_fd()),
             MapRef::HistDrops => Some(counts.drops.as_fd()),
             MapRef::HistScratch => scratch.as_ref().map(AsFd::as_fd),
-            MapRef::HistEmpty => counts.empty.as_ref().map(AsFd::as_fd),
             MapRef::HistSnapshot => counts.snapshot.as_ref().map(AsFd::as_fd),
             MapRef::HistOwner(number) => owner(number),
-            MapRef::Rings => of_session(tracer_abi::RINGS),
+            MapRef::Controls => of_session(tracer_abi::CONTROLS),
             MapRef::Switches => of_session(tracer_abi::SWITCHES),
             MapRef::Pids => of_session(tracer_abi::PIDS),
             _ => None,
@@ -203,7 +246,7 @@ fn assembled(
         asm::bind(&mut function.insns, descriptor)
             .map_err(|map| Cause::NoHook(format!("there is no map {map}")))?;
     }
-    let blocks = around.emissions.iter().enumerate();
+    let blocks = context.emissions.iter().enumerate();
     let blocks: Vec<(String, &Block)> =
         blocks.filter_map(|(number, block)| Some((hist::emission(number), block.as_ref()?))).collect();
     let parts: Vec<join::Part<'_>> =
@@ -212,68 +255,96 @@ fn assembled(
 }
 
 impl Counts {
-    /// Makes the table of a histogram.
+    /// Makes the table of a histogram on a machine with this many CPU ids.
     ///
     /// # Errors
     /// When the kernel refuses a map.
-    pub fn of(hist: &Hist) -> Result<Self, AttachError> {
+    pub fn of(hist: &Hist, cpus: u32) -> Result<Self, AttachError> {
         let layout = Layout::of(hist);
-        let make = |kind, key_size, value_size, entries| {
-            make(kind, key_size, value_size, entries).map_err(|cause| AttachError::new("histogram", cause))
+        let place = TableLayout::of(&layout, cpus);
+        let failed = |cause| AttachError::new("histogram", cause);
+        let system = |errno| failed(Cause::Map("histogram", errno));
+        let array = |size, flags| {
+            let value_size = u32::try_from(size).map_err(|_| system(Errno::TOOBIG))?;
+            let (kind, name) = (MapKind::Array, "tracer_hist");
+            let spec = MapSpec { kind, key_size: 4, value_size, max_entries: 1, flags, inner: None, name };
+            Map::create(&spec).map_err(system)
         };
-        let shared = layout.is_shared();
-        let kind = if shared { MapKind::Hash } else { MapKind::PerCpuHash };
-        let table = make(kind, layout.key_size, layout.size, layout.entries)?;
-        let drops = make(MapKind::Array, 4, 8, 1)?;
-        let array = |size| make(MapKind::Array, 4, size, 1);
-        let empty = shared.then(|| array(layout.size)).transpose()?;
-        let takes = hist.actions.iter().any(|action| action.deed == Deed::Snapshot);
-        let snapshot = takes.then(|| array(snapshot::KEY + layout.key_size)).transpose()?;
-        Ok(Self { table, drops, empty, snapshot, layout })
+        let table = array(place.size(), flag::MMAPABLE)?;
+        let words = table.mapped().map_err(system)?;
+        let seed = RandomState::new().build_hasher().finish();
+        let _ = words.store_long(SEED, seed);
+        let drops = array(8, 0)?;
+        let takes = hist.actions.iter().any(|action| action.kind == ActionKind::Snapshot);
+        let snapshot = takes.then(|| array(snapshot::KEY + layout.key_size, 0)).transpose()?;
+        Ok(Self { table, words, drops, snapshot, layout, place, is_apart: AtomicBool::new(false) })
     }
 
     /// Reads the table while programs count in it.
     ///
     /// # Errors
-    /// When the kernel refuses to read it.
-    pub fn read(&self) -> Result<Counted, AttachError> {
+    /// When the kernel refuses to read the drops or the state of a snapshot.
+    pub fn read(&self) -> Result<HistContents, AttachError> {
         let failed = |errno| AttachError::new("histogram", Cause::System("reading the table", errno));
-        let mut counted = Counted::default();
-        for key in self.table.keys().map_err(failed)? {
-            let entry = if self.layout.is_shared() {
-                self.table.lookup(&key).map_err(failed)?
-            } else {
-                let values = self.table.lookup_per_cpu(&key).map_err(failed)?;
-                values.map(|values| self.together(&values))
-            };
-            // An entry deleted since its key was read is omitted.
-            counted.rows.extend(entry.map(|entry| (key, entry)));
+        let mut contents = HistContents::default();
+        for slot in 0..self.place.slots() as usize {
+            let word = self.words.load(SLOTS + 8 * slot).unwrap_or(0);
+            // An entry that is being made is omitted.
+            let Some(number) = (word & u64::from(u32::MAX)).checked_sub(1) else { continue };
+            let number = number as usize;
+            let key = self.bytes(self.place.keys() + number * self.place.key_size, self.place.key_size);
+            contents.rows.push((key, self.entry(number)));
         }
         let drops = self.drops.lookup(&[0; 4]).map_err(failed)?.unwrap_or_default();
-        counted.drops = word(&drops, 0);
+        contents.drops = word(&drops, 0);
         if let Some(map) = &self.snapshot {
             let state = map.lookup(&[0; 4]).map_err(failed)?.unwrap_or_default();
             let taken = word(&state, snapshot::TAKEN) != 0;
-            counted.snapshot = taken.then(|| {
+            contents.snapshot = taken.then(|| {
                 let comm = state.get(snapshot::COMM..snapshot::COMM + COMM_SIZE).unwrap_or_default();
                 let comm = comm.split(|byte| *byte == 0).next().unwrap_or_default();
                 let key = state.get(snapshot::KEY..).unwrap_or_default();
                 (word(&state, snapshot::VALUE), key.to_vec(), comm.to_vec())
             });
         }
-        Ok(counted)
+        Ok(contents)
     }
 
     /// Deletes all entries. A hit during the deletion is in the old count, in the new one, or in neither.
     ///
     /// # Errors
-    /// When the kernel refuses to read or change the table.
+    /// When the kernel refuses to change the table, or to wait for the programs that count.
     pub fn clear(&self) -> Result<(), AttachError> {
         let failed = |errno| AttachError::new("histogram", Cause::System("clearing the table", errno));
-        for key in self.table.keys().map_err(failed)? {
-            self.table.delete(&key).map_err(failed)?;
+        let _ = self.words.store_long(CLOSED, 1);
+        // From here on no program counts, so nothing is changed behind the deletion.
+        let quiet = quiesce::wait_for_programs();
+        if quiet.is_ok() {
+            for at in (SLOTS..self.place.size()).step_by(8) {
+                let _ = self.words.store_long(at, 0);
+            }
+            let _ = self.words.store_long(USED, 0);
         }
+        let _ = self.words.store_long(CLOSED, 0);
+        quiet.map_err(failed)?;
         self.drops.update(&[0; 4], &[0; 8]).map_err(failed)
+    }
+
+    /// Bytes of the table.
+    fn bytes(&self, start: usize, length: usize) -> Vec<u8> {
+        let words = (start..start + length).step_by(8);
+        words.flat_map(|at| self.words.load(at).unwrap_or(0).to_ne_bytes()).collect()
+    }
+
+    /// The entry with this number; the sum of the CPUs' copies.
+    fn entry(&self, number: usize) -> Vec<u8> {
+        let start = self.place.values() + number * self.place.entry_size;
+        let copy = |cpu: usize| self.bytes(start + cpu * self.place.region(), self.place.entry_size);
+        if self.layout.is_shared() {
+            return copy(0);
+        }
+        let copies: Vec<_> = (0..self.place.copies as usize).map(copy).collect();
+        self.together(&copies)
     }
 
     /// Combines the entries of all CPUs into one.

@@ -1,31 +1,27 @@
 //! The life cycle of everything that is attached: attach, replace, park, resume, detach.
 //!
-//! - **Attach** loads a program and makes its link ([`crate::attach::Session::attach`]). Links to files can block without a
-//!   limit, so they can be made by another thread ([`Planned`]).
+//! - **Attach** loads a program and makes its link ([`crate::attach::Session::attach`]). Links to files can block
+//!   without a limit, so they can be made by another thread ([`Planned`]).
 //! - **Replace** exchanges the program by one word: every hit runs either the old program or the new one, exactly once.
-//! - **Park** removes the program, by one word too, and leaves the link. Closing a link is slow, and an event that was turned
-//!   off is often turned on again soon.
+//! - **Park** removes the program, by one word too, and leaves the link. Closing a link is slow, and a disabled event
+//!   is often enabled again soon.
 //! - **Resume** sets a program again.
-//! - **Detach** is the drop of an [`Attached`] or [`Parked`]. The link closes first, then what it refers to, and the slot is
-//!   free last.
+//! - **Detach** is the drop of an [`Attached`] or [`Parked`]. The link closes first, then the objects that it refers
+//!   to, and the slot is free last.
 //!
-//! Only what is reached through an [`Entry`], or has no hook, can be replaced: [`Attached::set_program`] is the one place that
-//! checks this.
+//! A program can be replaced if hits reach it through an [`Entry`] or a place in a chain, or if it has no hook.
+//! [`Attached::set_program`] is the one place that checks this.
 
-use std::{
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::Arc,
+use std::{os::fd::OwnedFd, sync::Arc};
+
+use super::{
+    chain::ChainPlace,
+    entry::{self, Entry, OwnGate},
 };
-
-use super::entry::{self, Entry, OwnGate};
 use crate::{
     attach::{
         AttachError, AttachPoint, Cause,
-        close::{
-            guard::{self, Guard, Guarded, Kept},
-            opening::close_links,
-            unlink,
-        },
+        close::{opening::close_links, perf_event::PerfEvent, unlink},
         link::Link,
         program::{
             builder::LoadedProgram,
@@ -49,12 +45,15 @@ pub enum Dispatch {
     Gate,
 }
 
-/// An attached event, probe, relay or histogram. Dropping it detaches it: hits stop at once. If a gate of its own is linked to a
-/// perf event, a background thread closes it ([`closed_since`](crate::attach::closed_since)) and then frees the slot.
+/// An attached event, probe, relay or histogram. Dropping it detaches it: hits stop at once. A background thread
+/// closes the perf event of an event's own gate, and the link of a chain that has no consumer left
+/// ([`closed_since`](crate::attach::closed_since)). It then frees the slot.
 #[derive(Debug)]
 pub struct Attached {
     // In the order of closing.
     pub(in crate::attach) link: Link,
+    /// The chain of a tracepoint, which has the link.
+    pub(in crate::attach) chain: Option<ChainPlace>,
     pub(in crate::attach) entry: Option<Entry>,
     pub(in crate::attach) gate: Option<OwnGate>,
     pub(in crate::attach) companions: Companions,
@@ -63,6 +62,8 @@ pub struct Attached {
     pub(in crate::attach) via: AttachPoint,
     pub(in crate::attach) dispatch: Dispatch,
     pub(in crate::attach) lease: Option<Arc<SlotLease>>,
+    /// Whether the dropping thread itself closes the link of a chain that has no consumer left.
+    closes_here: bool,
 }
 
 /// An event that is complete except for its link to a file. Dropping it frees its slot.
@@ -75,8 +76,8 @@ pub struct Planned {
     pub(in crate::attach) cookie: u64,
 }
 
-/// An event that is turned off and still linked. [`crate::attach::Session::resume`] turns it on again. Dropping it closes its
-/// link in this thread, for which the kernel may wait for all CPUs.
+/// A disabled event that is still linked. [`crate::attach::Session::resume`] enables it again. Dropping it closes the
+/// link of its chain in this thread, where the kernel may wait for all CPUs.
 #[derive(Debug)]
 pub struct Parked(pub(in crate::attach) Attached);
 
@@ -85,6 +86,7 @@ impl Attached {
     pub(in crate::attach) fn new(via: AttachPoint, dispatch: Dispatch, program: Arc<LoadedProgram>) -> Self {
         Self {
             link: Link::None,
+            chain: None,
             entry: None,
             gate: None,
             companions: Companions::default(),
@@ -92,10 +94,11 @@ impl Attached {
             via,
             dispatch,
             lease: None,
+            closes_here: false,
         }
     }
 
-    /// Row of the counters, and word of the switches; `None` for what counts nothing.
+    /// Row of the counters, and word of the switches. `None` if the program counts nothing.
     pub fn slot(&self) -> Option<Slot> {
         self.lease.as_ref().map(|lease| lease.slot())
     }
@@ -105,14 +108,18 @@ impl Attached {
         &self.via
     }
 
-    /// Hits of the hook since it was attached, including threads that are not traced. 0 without a gate that counts them.
+    /// Hits of the hook since it was attached, including threads that are not traced. 0 without a gate that counts
+    /// them.
     pub fn hits(&self) -> u64 {
         self.gate.as_ref().map_or(0, OwnGate::hits)
     }
 
-    /// Hits for which the kernel ran no program: another program of the same sort was running on that CPU, or more calls were in
-    /// progress than the kernel tracks to their returns. 0 behind a gate that events share.
+    /// Hits for which the kernel ran no program: another program of the same sort was running on that CPU, or more
+    /// calls were in progress than the kernel tracks to their returns. 0 behind a gate that events share.
     pub fn missed(&self) -> u64 {
+        if let Some(chain) = &self.chain {
+            return chain.missed();
+        }
         match (&self.gate, self.dispatch) {
             (Some(gate), _) => gate.missed().saturating_add(self.link.missed()),
             (None, Dispatch::Direct) => entry::missed(&self.program.program),
@@ -120,8 +127,8 @@ impl Attached {
         }
     }
 
-    /// Runs a record of user space through a program without a hook. Returns what its triggers ask for
-    /// ([`tracer_abi::asked`]).
+    /// Runs a record from user space through a program without a hook. Returns the requests of its triggers
+    /// ([`tracer_abi::requested`]).
     ///
     /// # Errors
     /// When the kernel refuses to run the program.
@@ -132,30 +139,38 @@ impl Attached {
 
     /// Sets the program, in place of the old one if there is one. If this fails, the old program stays.
     pub(in crate::attach) fn set_program(&mut self, program: Arc<LoadedProgram>) -> Result<(), Cause> {
-        match (&mut self.entry, &self.via) {
-            (Some(entry), _) => entry.set(&program.program)?,
-            (None, AttachPoint::Inject) => {}
-            (None, _) => return Err(Cause::Misplaced("a program that is attached itself stays")),
+        match (&mut self.entry, &self.chain, &self.via) {
+            (Some(entry), ..) => entry.set(&program.program)?,
+            (None, Some(chain), _) => chain.set(Arc::clone(&program.program))?,
+            (None, None, AttachPoint::Inject) => {}
+            (None, None, _) => return Err(Cause::Misplaced("a program that is attached itself stays")),
         }
         self.program = program;
         Ok(())
     }
 
-    /// The program that is to be linked to the hook.
-    pub(in crate::attach) fn linked_program(&self) -> &Prog {
+    /// The program to link to the hook: the event's own gate, or else the program itself.
+    pub(in crate::attach) fn linked_program(&self) -> &Arc<Prog> {
         self.gate.as_ref().map_or(&self.program.program, OwnGate::program)
     }
 
-    /// Turns the event off, at once and on all CPUs.
+    /// Disables the event, at once and on all CPUs. Keeps its link, unless the program itself is attached.
     pub fn park(mut self) -> Parked {
         self.stop();
+        self.closes_here = true;
         Parked(self)
     }
 
+    /// Detaches the event. Returns its own perf event, which has no effect any more.
+    fn into_event(mut self) -> Option<OwnedFd> {
+        std::mem::replace(&mut self.link, Link::None).into_event()
+    }
+
     fn stop(&mut self) {
-        match &mut self.entry {
-            Some(entry) => entry.clear(),
-            None => self.link = Link::None,
+        match (&self.chain, &mut self.entry) {
+            (Some(chain), _) => chain.clear(),
+            (None, Some(entry)) => entry.clear(),
+            (None, None) => self.link = Link::None,
         }
     }
 }
@@ -163,6 +178,11 @@ impl Attached {
 impl Drop for Attached {
     fn drop(&mut self) {
         self.stop();
+        if let Some(left) = self.chain.take().and_then(|chain| chain.leave())
+            && !self.closes_here
+        {
+            unlink::close_later((left, self.gate.take(), self.lease.take()));
+        }
         if self.dispatch == Dispatch::Gate && self.link.has_perf_event() {
             let link = std::mem::replace(&mut self.link, Link::None);
             unlink::close_later((link, self.gate.take(), self.lease.take()));
@@ -183,46 +203,23 @@ impl Parked {
         &self.0.via
     }
 
-    /// Detaches the event. For a perf tracepoint, returns the link and the event, which the caller closes in this order.
+    /// Detaches the event. For a perf tracepoint that is not left to the guard and has no other consumer, returns the
+    /// link and the event, which the caller closes in this order.
     fn take_apart(mut self) -> Option<[OwnedFd; 2]> {
-        if !matches!(self.0.via, AttachPoint::Tracepoint(_)) {
-            return None;
-        }
-        match std::mem::replace(&mut self.0.link, Link::None) {
-            Link::Perf { link, event, .. } => Some([link, event]),
-            _ => None,
-        }
+        self.0.chain.take().and_then(|chain| chain.leave())?.into_perf()
     }
 }
 
-/// Detaches events: no program stays attached. Returns the perf events, which do nothing any more.
+/// Detaches events for good. Their perf events are closed while no tracer opens any, which can take seconds.
+pub fn detach_late(attachments: Vec<Attached>) {
+    attachments.into_iter().filter_map(Attached::into_event).map(PerfEvent::new).for_each(drop);
+}
+
+/// Detaches events: no program stays attached, except gates without a program that are left to the guard
+/// ([`Guard::leave`](crate::attach::Guard::leave)). Returns the perf events, which have no effect any more.
 pub fn detach_all(parked: impl IntoIterator<Item = Parked>) -> Vec<OwnedFd> {
     let (links, events): (Vec<OwnedFd>, Vec<OwnedFd>) =
         parked.into_iter().filter_map(Parked::take_apart).map(|[link, event]| (link, event)).unzip();
     close_links(links);
     events
-}
-
-impl Guarded for Attached {
-    fn unguarded(&self) -> Option<[BorrowedFd<'_>; 2]> {
-        match &self.link {
-            Link::Perf { link, event, kept: None }
-                if matches!((self.dispatch, &self.via), (Dispatch::Table, AttachPoint::Tracepoint(_))) =>
-            {
-                Some([link.as_fd(), event.as_fd()])
-            }
-            _ => None,
-        }
-    }
-
-    fn set_kept(&mut self, by: Kept) {
-        if let Link::Perf { kept, .. } = &mut self.link {
-            *kept = Some(by);
-        }
-    }
-}
-
-/// Has the guard process hold the perf tracepoints among these too.
-pub fn guard_events<'a>(guard: &Arc<Guard>, attached: impl Iterator<Item = &'a mut Attached>) {
-    guard::guard(guard, attached);
 }

@@ -1,9 +1,10 @@
-//! What is attached: events, probes, relays and histograms, with one life cycle.
+//! Attached events, probes, relays and histograms, with one life cycle.
 //!
-//! An [`Attached`](lifecycle::Attached) has a program and a way in which hits reach it. It is attached, and then replaced, parked,
-//! resumed and detached in the same way whatever it is. The other files have what differs: how gates and tables find a program, and
-//! how the programs of histograms, relays and emissions are made.
+//! An [`Attached`](lifecycle::Attached) has a program and a way in which hits reach it. Every kind is attached,
+//! replaced, parked, resumed and detached in the same way. The other files contain the differences: how gates and
+//! tables find a program, and how the programs of histograms, relays and emissions are made.
 
+pub(in crate::attach) mod chain;
 pub(in crate::attach) mod dispatch_table;
 pub(in crate::attach) mod emission;
 pub(in crate::attach) mod entry;

@@ -1,5 +1,5 @@
-//! Relays: programs that pass an event's records to dependents (`code::lower::relay`). Each is attached behind a gate of its own,
-//! as the programs of dynamic events are, so that its dependents are exchanged by one word.
+//! Relays: programs that pass an event's records to dependents (`code::lower::relay`). Each is attached behind its
+//! own gate, like the programs of dynamic events, so that one word exchanges its dependents.
 
 use std::{
     os::fd::{AsFd, AsRawFd},
@@ -96,13 +96,14 @@ impl Session {
         if *via != AttachPoint::Inject {
             let gate = OwnGate::new(via.kind(), via.purpose(), false, "tracer_relay").map_err(failed)?;
             (attached.gate, attached.entry) = (Some(gate.0), Some(gate.1));
+            attached.chain = self.join(via, Dispatch::Gate).map_err(failed)?;
             attached.set_program(program).map_err(failed)?;
-            attached.link = self.link_program(attached.linked_program(), via).map_err(failed)?;
+            self.connect(&mut attached).map_err(failed)?;
         }
         Ok(attached)
     }
 
-    /// Replaces the parts of a relay: every hit runs either the old or the new ones, exactly once.
+    /// Replaces the parts of a relay: every hit runs either the old parts or the new ones, exactly once.
     ///
     /// # Errors
     /// When the program does not pass the verifier; the old one stays.
@@ -132,6 +133,6 @@ impl Session {
         let kind = via.kind();
         let program = Prog::load_for(kind, via.purpose(), &block.bytes(), &format.name)
             .map_err(|error| AttachError::new(format.full_name(), Cause::Load(kind, error)))?;
-        Ok(Arc::new(LoadedProgram { program, scratch: None }))
+        Ok(Arc::new(LoadedProgram { program: Arc::new(program), scratch: None }))
     }
 }

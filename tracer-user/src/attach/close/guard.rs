@@ -1,16 +1,21 @@
-//! The guard: a second process that also holds the descriptors of many perf tracepoints, in case this process is killed.
+//! The guard: a second process that also holds the descriptors of many perf tracepoints, in case this process is
+//! killed.
 //!
 //! The kernel closes a dead process's descriptors one by one, and for each perf tracepoint it waits for all CPUs twice.
 //! A killed tracer with all events on therefore stays for minutes. If the guard holds the descriptors too, the kernel
 //! has nothing to close when the tracer ends. The guard then closes links in parallel and events one by one, and pauses
 //! while other tracers enable events. While the tracer lives, the guard sleeps.
 //!
-//! Messages on the socket between the two: numbers with as many descriptors, which the guard holds; numbers alone,
-//! which it releases; one byte, on which it releases all and answers with one byte. The end of the socket means that
-//! the other side ended.
+//! Messages on the socket between the two processes:
+//!
+//! - Numbers with as many descriptors: the guard holds the descriptors.
+//! - Numbers alone: the guard releases their descriptors.
+//! - One byte: the guard releases all descriptors and answers with one byte.
+//!
+//! The end of the socket means that the other process has ended.
 //!
 //! A daemon starts the guard before it drops its privileges, because it can start no process later. At its own end it
-//! also hands the guard its events to close ([`Guard::hand_over`]).
+//! leaves many descriptors to the guard ([`Guard::leave`]), or passes its events to the guard ([`Guard::hand_over`]).
 
 use std::{
     collections::HashMap,
@@ -19,7 +24,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -40,8 +45,11 @@ use crate::sys::Errno;
 const BATCH: usize = 128;
 /// Bit that a link's number has in addition to its event's number.
 const LINK: u32 = 1 << 31;
-/// Up to this many events are closed in this process. Closing more takes longer than starting or asking another process.
+/// Up to this many events are closed in this process. Closing more takes longer than starting another process or
+/// passing the events to one.
 pub const INLINE_CLOSE_MAX: usize = 16;
+/// Up to this many events are detached by a daemon that ends, at some 2 ms each. More are left to the guard.
+pub const DETACH_MAX: usize = 256;
 /// How long the guard may take to release its descriptors.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -50,13 +58,16 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Guard {
     socket: OwnedFd,
     next: AtomicU32,
+    /// Number of events that the guard holds.
+    held: AtomicUsize,
     gone: AtomicBool,
     dismissed: AtomicBool,
+    left: AtomicBool,
 }
 
 /// The guard holds an event's descriptors until this is dropped.
 #[derive(Debug)]
-pub(in crate::attach) struct Kept {
+pub(in crate::attach) struct HeldDescriptors {
     guard: Arc<Guard>,
     number: u32,
 }
@@ -67,9 +78,26 @@ impl Guard {
         Self {
             socket,
             next: AtomicU32::new(0),
+            held: AtomicUsize::new(0),
             gone: AtomicBool::new(false),
             dismissed: AtomicBool::new(false),
+            left: AtomicBool::new(false),
         }
+    }
+
+    fn next(&self) -> u32 {
+        self.next.fetch_add(1, Ordering::Relaxed) & !LINK
+    }
+
+    /// Number of events that the guard process holds.
+    pub fn held(&self) -> usize {
+        if self.is_gone() { 0 } else { self.held.load(Ordering::Relaxed) }
+    }
+
+    /// Leaves the held descriptors to the guard. It closes them after this process has ended, including those that
+    /// this process has closed. Releasing many at the end would take this process minutes.
+    pub fn leave(&self) {
+        self.left.store(true, Ordering::Relaxed);
     }
 
     /// Whether the guard process has ended or does not answer.
@@ -89,7 +117,8 @@ impl Guard {
         self.is_sent(send_held(&self.socket, numbered))
     }
 
-    /// Makes the guard release all descriptors, and waits for that. Afterwards this process closes the last reference to each.
+    /// Makes the guard release all descriptors, and waits for that. Afterwards this process closes the last reference
+    /// to each.
     pub fn dismiss(&self) {
         if self.is_gone() || self.is_sent(send(&self.socket, b"\n", SendFlags::NOSIGNAL)).is_none() {
             return;
@@ -103,17 +132,32 @@ impl Guard {
         }
     }
 
-    /// Hands detached perf events to the guard, which closes them when this end of the socket is closed. Returns the
+    /// Passes detached perf events to the guard, which closes them when this end of the socket is closed. Returns the
     /// events if the guard did not take them.
     pub fn hand_over(&self, events: Vec<OwnedFd>) -> Vec<OwnedFd> {
-        let taken = !self.is_gone() && self.is_sent(hand_over(&self.socket, &events).map(|()| 0)).is_some();
+        let numbered: Vec<(u32, BorrowedFd<'_>)> =
+            events.iter().map(|event| (self.next(), event.as_fd())).collect();
+        let taken = !self.is_gone() && self.is_sent(send_all(&self.socket, &numbered).map(|()| 0)).is_some();
         if taken { Vec::new() } else { events }
     }
 }
 
-impl Drop for Kept {
+impl HeldDescriptors {
+    fn new(guard: &Arc<Guard>, number: u32) -> Self {
+        guard.held.fetch_add(1, Ordering::Relaxed);
+        Self { guard: Arc::clone(guard), number }
+    }
+
+    /// Whether the guard closes the descriptors ([`Guard::leave`]).
+    pub(in crate::attach) fn is_left(&self) -> bool {
+        self.guard.left.load(Ordering::Relaxed) && !self.guard.is_gone()
+    }
+}
+
+impl Drop for HeldDescriptors {
     fn drop(&mut self) {
-        if !self.guard.is_gone() && !self.guard.dismissed.load(Ordering::Relaxed) {
+        self.guard.held.fetch_sub(1, Ordering::Relaxed);
+        if !self.guard.is_gone() && !self.guard.dismissed.load(Ordering::Relaxed) && !self.is_left() {
             let numbers = [self.number, self.number | LINK].map(u32::to_ne_bytes).concat();
             self.guard.is_sent(send(&self.guard.socket, &numbers, SendFlags::NOSIGNAL));
         }
@@ -122,22 +166,20 @@ impl Drop for Kept {
 
 /// An attached event whose descriptors the guard process can hold.
 pub(in crate::attach) trait Guarded {
-    /// Its link and perf event, if the guard process is to hold them and does not yet.
+    /// Its link and perf event, if the guard process can hold them and does not hold them yet.
     fn unguarded(&self) -> Option<[BorrowedFd<'_>; 2]>;
 
     /// Records that the guard process holds the descriptors now.
-    fn set_kept(&mut self, by: Kept);
+    fn set_held(&mut self, by: HeldDescriptors);
 }
 
-/// Passes the descriptors of these events to the guard that it does not hold yet.
+/// Passes the descriptors of these events to the guard, except those that it already holds.
 pub(in crate::attach) fn guard<'a, T: Guarded + 'a>(
     guard: &Arc<Guard>,
     events: impl Iterator<Item = &'a mut T>,
 ) {
-    let mut new: Vec<(u32, &mut T)> = events
-        .filter(|event| event.unguarded().is_some())
-        .map(|event| (guard.next.fetch_add(1, Ordering::Relaxed) & !LINK, event))
-        .collect();
+    let mut new: Vec<(u32, &mut T)> =
+        events.filter(|event| event.unguarded().is_some()).map(|event| (guard.next(), event)).collect();
     for part in new.chunks_mut(BATCH / 2) {
         let numbered: Vec<(u32, BorrowedFd<'_>)> = part
             .iter()
@@ -148,17 +190,22 @@ pub(in crate::attach) fn guard<'a, T: Guarded + 'a>(
             return;
         }
         for (number, event) in part {
-            event.set_kept(Kept { guard: Arc::clone(guard), number: *number });
+            event.set_held(HeldDescriptors::new(guard, *number));
         }
     }
 }
 
-/// Hands detached perf events to a process that calls [`hold`]. It closes them once this end of the socket is closed.
+/// Passes detached perf events to a process that calls [`hold`]. It closes them once this end of the socket is
+/// closed.
 ///
 /// # Errors
 /// When the socket's other end is closed.
 pub fn hand_over(socket: &OwnedFd, events: &[OwnedFd]) -> Result<(), Errno> {
     let numbered: Vec<(u32, BorrowedFd<'_>)> = (0..).zip(events.iter().map(AsFd::as_fd)).collect();
+    send_all(socket, &numbered)
+}
+
+fn send_all(socket: &OwnedFd, numbered: &[(u32, BorrowedFd<'_>)]) -> Result<(), Errno> {
     numbered.chunks(BATCH).try_for_each(|part| send_held(socket, part).map(drop))
 }
 
@@ -261,8 +308,30 @@ mod tests {
         let guard = Arc::new(Guard::new(ours));
         let numbered: Vec<_> = [0, LINK, 1].into_iter().zip(sent.iter().map(AsFd::as_fd)).collect();
         guard.hold(&numbered).unwrap();
-        drop(Kept { guard, number: 0 });
+        drop(HeldDescriptors::new(&guard, 0));
+        drop(guard);
         assert_eq!(receiver.join().unwrap().into_keys().collect::<Vec<_>>(), [1]);
+    }
+
+    #[test]
+    fn what_is_left_stays_held_until_the_end() {
+        let (ours, theirs) = pair();
+        let (read, mut sent) = pipes(4);
+        let receiver = std::thread::spawn(move || receive(theirs.as_fd()).unwrap());
+        let guard = Arc::new(Guard::new(ours));
+        guard.hold(&[(guard.next(), sent[0].as_fd()), (LINK, sent[1].as_fd())]).unwrap();
+        let held = HeldDescriptors::new(&guard, 0);
+        assert_eq!(guard.held(), 1);
+        guard.leave();
+        assert!(held.is_left());
+        drop(held);
+        // Events that are passed afterwards replace no held event.
+        assert!(guard.hand_over(sent.split_off(2)).is_empty());
+        drop((guard, sent));
+        let held = receiver.join().unwrap();
+        assert_eq!(held.len(), 4);
+        drop(held);
+        assert_eq!(rustix::io::read(&read, &mut [0; 1]), Ok(0));
     }
 
     #[test]
@@ -276,9 +345,9 @@ mod tests {
         assert!(!guard.is_gone());
         drop(sent);
         assert_eq!(rustix::io::read(&read, &mut [0; 1]), Ok(0));
-        // From here on the guard closes what it is handed, and drops of `Kept` have no effect.
+        // From here on the guard closes the events that it gets, and drops of `Kept` have no effect.
         let (read, sent) = pipes(3);
-        drop(Kept { guard: Arc::clone(&guard), number: 0 });
+        drop(HeldDescriptors::new(&guard, 0));
         assert!(guard.hand_over(sent).is_empty());
         drop(guard);
         let held = receiver.join().unwrap();

@@ -1,4 +1,5 @@
-//! Closing links and perf events without holding up their owner: in bulk, in background threads, by the guard process.
+//! Closing links and perf events without blocking their owner: in bulk, in background threads, or in the guard
+//! process.
 
 pub(in crate::attach) mod guard;
 pub(in crate::attach) mod opening;

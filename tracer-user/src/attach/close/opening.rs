@@ -1,20 +1,20 @@
 //! The order of closing and opening perf events, among all tracers on this kernel.
 //!
 //! To close a perf tracepoint's descriptors, the kernel waits for all CPUs twice. At the link to a program, many
-//! closers can wait together. At the event itself, the kernel holds a lock that everyone needs who enables or disables
-//! an event, and takes some 30 ms for each. Without its link an event does nothing. So links are closed at once, and
+//! closers can wait together. At the event itself, the kernel holds a lock for some 30 ms each, and every enable and
+//! disable of an event needs this lock. Without its link an event has no effect. So links are closed at once, and
 //! events later, while no tracer opens many.
 
 use std::{fs::File, os::fd::OwnedFd, time::Duration};
 
 use rustix::fs::{FlockOperation, flock};
 
-/// Threads that close links.
+/// Largest number of threads that close links.
 const THREADS: usize = 32;
 /// The lock file: every tracer on this kernel can open it, whatever its view of the file system.
-const MEETING: &str = "/sys/kernel/btf/vmlinux";
-/// Steps that a closer waits for tracers that open events: before one event, and before all events that it closes. Every
-/// process can hold the lock, for as long as it wants.
+const LOCK_FILE: &str = "/sys/kernel/btf/vmlinux";
+/// Steps that a closer waits for tracers that open events: before one event, and before all events that it closes.
+/// The waits are limited because any process can hold the lock indefinitely.
 const PATIENCE: u32 = 400;
 const PATIENCE_IN_ALL: u32 = 2000;
 const STEP: Duration = Duration::from_millis(5);
@@ -30,11 +30,11 @@ pub(in crate::attach) fn close_links(mut links: Vec<OwnedFd>) {
     });
 }
 
-/// Makes closers of all tracers on this kernel wait while it lives, because this process opens many events.
+/// Makes closers of all tracers on this kernel wait until it is dropped, because this process opens many events.
 #[derive(Debug)]
 pub struct Opening {
     #[cfg_attr(not(test), expect(dead_code, reason = "the lock ends with it"))]
-    meeting: Option<File>,
+    lock_file: Option<File>,
 }
 
 impl Opening {
@@ -43,14 +43,14 @@ impl Opening {
         Self::waiting(STEP)
     }
 
-    /// The same, but does not sleep if a closer holds the lock at this moment.
+    /// As [`Opening::begin`], but does not sleep if a closer holds the lock at this moment.
     pub fn begin_at_once() -> Self {
         Self::waiting(Duration::ZERO)
     }
 
     #[cfg(test)]
     pub(super) fn is_held(&self) -> bool {
-        self.meeting.is_some()
+        self.lock_file.is_some()
     }
 
     fn waiting(wait: Duration) -> Self {
@@ -66,36 +66,37 @@ impl Opening {
                 locked
             })
         };
-        Self { meeting: File::open(MEETING).ok().filter(lock) }
+        Self { lock_file: File::open(LOCK_FILE).ok().filter(lock) }
     }
 }
 
 /// Closes perf events one by one, and pauses while a tracer opens many.
 pub fn close(events: impl IntoIterator<Item = OwnedFd>) {
-    let mut giver = WayGiver::default();
+    let mut throttle = CloseThrottle::default();
     for event in events {
-        giver.make_way();
+        throttle.wait_for_openers();
         drop(event);
     }
 }
 
-/// Waits for tracers that open many events while this process closes events: at most 2 s before an event, and 10 s in all.
+/// Waits for tracers that open many events while this process closes events: at most 2 s before an event, and 10 s in
+/// all.
 #[derive(Debug)]
-pub struct WayGiver {
+pub struct CloseThrottle {
     each: u32,
     left: u32,
 }
 
-impl Default for WayGiver {
+impl Default for CloseThrottle {
     fn default() -> Self {
         Self { each: PATIENCE, left: PATIENCE_IN_ALL }
     }
 }
 
-impl WayGiver {
+impl CloseThrottle {
     /// Waits until no tracer opens many events, within the limits.
-    pub fn make_way(&mut self) {
-        let Ok(file) = File::open(MEETING) else { return };
+    pub fn wait_for_openers(&mut self) {
+        let Ok(file) = File::open(LOCK_FILE) else { return };
         for _ in 0..self.each.min(self.left) {
             // Dropping the file releases the lock.
             if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
@@ -116,12 +117,12 @@ mod tests {
     #[test]
     fn closers_wait_for_openers() {
         let opening = Opening::begin();
-        if opening.meeting.is_none() {
+        if opening.lock_file.is_none() {
             return;
         }
         let start = Instant::now();
         let closer = std::thread::spawn(move || {
-            WayGiver::default().make_way();
+            CloseThrottle::default().wait_for_openers();
             start.elapsed()
         });
         std::thread::sleep(8 * STEP);
@@ -132,14 +133,14 @@ mod tests {
     #[test]
     fn a_lock_that_stays_held_is_waited_for_within_the_limits() {
         let opening = Opening::begin();
-        if opening.meeting.is_none() {
+        if opening.lock_file.is_none() {
             return;
         }
-        let mut giver = WayGiver { each: 4, left: 10 };
+        let mut throttle = CloseThrottle { each: 4, left: 10 };
         let lefts: Vec<u32> = (0..5)
             .map(|_| {
-                giver.make_way();
-                giver.left
+                throttle.wait_for_openers();
+                throttle.left
             })
             .collect();
         assert_eq!(lefts, [6, 2, 0, 0, 0]);

@@ -78,7 +78,8 @@ impl Unused {
     }
 }
 
-/// Takes the unused perf events that are not closed yet. At the end of a process the kernel would close them one by one.
+/// Takes the unused perf events that are not closed yet. At the end of a process the kernel would close them one by
+/// one.
 pub fn take_unused() -> Vec<OwnedFd> {
     UNUSED.lock().events.drain(..).collect()
 }

@@ -1,11 +1,11 @@
 //! Attaching and detaching probes in the background.
 //!
-//! To insert or remove a uprobe, the kernel takes the `mmap_lock` of each process that has the file mapped, and waits for it
-//! uninterruptibly. A process can hold its own lock indefinitely. So links are made by a thread that the caller can stop waiting
-//! for ([`Job`](crate::attach::Job)), and closed by background threads.
+//! To insert or remove a uprobe, the kernel takes the `mmap_lock` of each process that has the file mapped, and waits
+//! for it uninterruptibly. A process can hold its own lock indefinitely. So a thread makes the links, and the caller
+//! can stop waiting for it ([`Job`](crate::attach::Job)). Background threads close the links.
 //!
-//! To close a perf event of a probe in the kernel takes some 30 to 60 ms, in which the kernel holds `event_mutex`. These threads do
-//! that too ([`close_later`]).
+//! Closing a perf event of a kernel probe takes some 30 to 60 ms, during which the kernel holds `event_mutex`. These
+//! threads do that too ([`close_later`]).
 
 use std::{
     any::Any,
@@ -17,7 +17,7 @@ use std::{
 
 use crate::{attach::Cause, sys::perf::event_mutex};
 
-/// Threads that close.
+/// Largest number of threads that close.
 const THREADS: usize = 32;
 /// How long an idle thread stays.
 const IDLE: Duration = Duration::from_secs(1);
@@ -53,19 +53,19 @@ impl FileHook {
         Ok(self)
     }
 
-    /// Keeps something until all is closed.
+    /// Keeps a value until all descriptors are closed.
     pub(in crate::attach) fn keep(mut self, with: impl Any + Send + Sync) -> Self {
         self.with = Some(Box::new(with));
         self
     }
 
-    /// The same with what [`FileHook::keep`] takes, if there is anything.
+    /// As [`FileHook::keep`], for an optional value.
     pub(in crate::attach) fn keep_any(mut self, with: Option<Box<dyn Any + Send + Sync>>) -> Self {
         self.with = with;
         self
     }
 
-    /// The link.
+    /// The link. Before [`FileHook::linked`], the perf event if there is one.
     pub(in crate::attach) fn link(&self) -> Option<BorrowedFd<'_>> {
         self.fds.first().map(AsFd::as_fd)
     }
@@ -78,13 +78,13 @@ impl Drop for FileHook {
     }
 }
 
-/// Has a background thread drop a value that closes a perf event. It gives no way to tracers that open events: the caller of
-/// [`closed_since`] waits for it.
+/// Makes a background thread drop a value that closes a perf event. The thread does not pause for tracers that open
+/// events, because the caller of [`closed_since`] waits for it.
 pub(in crate::attach) fn close_later(with: impl Any + Send + Sync) {
     CLOSER.close(Left { fds: Vec::new(), is_event: false, with: Some(Box::new(with)) });
 }
 
-/// Descriptors that are to be closed.
+/// Descriptors to close.
 struct Left {
     fds: Vec<OwnedFd>,
     /// Whether one is a perf event.
@@ -169,24 +169,26 @@ impl Closer {
     }
 }
 
-/// A point in the order of what background threads close, for [`closed_since`].
+/// A point in the order in which background threads get values to close, for [`closed_since`].
 #[derive(Clone, Copy, Debug)]
 pub struct Moment(u64);
 
-/// The point after all of it so far.
+/// The point after all values so far.
 pub fn now() -> Moment {
     Moment(CLOSER.lock().next)
 }
 
-/// Waits until background threads closed everything, at most for `limit`; returns whether they did.
+/// Waits until background threads have closed everything, for at most `limit`. Returns whether they have.
 ///
-/// Call it before the process ends. If a thread is killed while it closes a link, the breakpoint and a raised reference counter stay
-/// in programs: the kernel does not change another process's memory for a thread with a pending kill.
+/// Call it before the process ends. If a thread is killed while it closes a link, the breakpoint and a raised
+/// reference counter stay in programs: the kernel does not change another process's memory for a thread with a
+/// pending kill.
 pub fn close_files(limit: Duration) -> bool {
     closed_since(Moment(0), limit)
 }
 
-/// Waits until background threads closed what they got since `since`, at most for `limit`; returns whether they did.
+/// Waits until background threads have closed everything that they got since `since`, for at most `limit`. Returns
+/// whether they have.
 pub fn closed_since(Moment(since): Moment, limit: Duration) -> bool {
     let end = Instant::now() + limit;
     let mut state = CLOSER.lock();

@@ -1,4 +1,5 @@
-//! Entries and exits of kernel functions by BPF trampoline. They differ in what the program is loaded for.
+//! Entries and exits of kernel functions by BPF trampoline. A program is loaded for one function, and for its entry
+//! or its exit.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -48,7 +49,7 @@ impl PartialEq for ModuleTypes {
 
 impl Eq for ModuleTypes {}
 
-/// What a program at a function's entry or exit is loaded for.
+/// The function and the side that a program is loaded for.
 pub(in crate::attach) fn purpose(function: &Function, exit: bool) -> Purpose<'_> {
     Purpose::Function {
         id: function.id,

@@ -1,4 +1,5 @@
-//! Entries or returns of many kernel functions through one link (`BPF_TRACE_KPROBE_MULTI`, 5.18), by the kernel's fprobe.
+//! Entries or returns of many kernel functions through one link (`BPF_TRACE_KPROBE_MULTI`, 5.18), by the kernel's
+//! fprobe.
 
 use std::{os::fd::AsFd, sync::OnceLock};
 

@@ -31,13 +31,13 @@ impl OpenedEvents {
         self.ahead.as_mut().is_some_and(|ahead| ahead.is_due(id))
     }
 
-    /// Stores a perf event that [`open_perf_event`](crate::attach::open_perf_event) opened. The next attachment at this attach
-    /// point uses it.
+    /// Stores a perf event that [`open_perf_event`](crate::attach::open_perf_event) opened. The next attachment at
+    /// this attach point uses it.
     pub fn give(&mut self, via: AttachPoint, event: Result<PerfEvent, Cause>) {
         self.opened.push((via, event));
     }
 
-    /// Drops the perf events that [`OpenedEvents::give`] stored and nothing used.
+    /// Drops the perf events that [`OpenedEvents::give`] stored and no attachment used.
     pub fn forget(&mut self) {
         self.opened.clear();
     }

@@ -1,9 +1,10 @@
-//! System call dispatch: one program on raw `sys_enter` or `sys_exit` tail-calls the program at the call's number in an array.
+//! System call dispatch: one program on raw `sys_enter` or `sys_exit` tail-calls the program at the call's number in
+//! an array.
+//!
+//! Where sessions share chains, their dispatchers are consumers of the chains of these two tracepoints
+//! (`attach/session/attach.rs`).
 
-use std::{
-    os::fd::{AsFd, OwnedFd},
-    sync::Arc,
-};
+use std::{any::Any, os::fd::AsFd, sync::Arc};
 
 use tracer_abi::{CALL_NUMBERS, SYSCALLS};
 
@@ -20,18 +21,59 @@ use crate::{
     },
 };
 
+/// The link or chain place of a dispatcher. Dropping it detaches the dispatcher.
+pub(in crate::attach) type Hooked = Box<dyn Any + Send + Sync>;
+type Attach = dyn Fn(&Arc<Prog>, &str) -> Result<Hooked, Cause>;
+
+/// How a dispatcher is attached to its raw tracepoint.
+pub(in crate::attach) struct DispatcherLink {
+    /// The session whose consumer the dispatcher is.
+    session: Option<u64>,
+    /// Attaches it to the raw tracepoint of a name.
+    attach: Box<Attach>,
+}
+
+impl DispatcherLink {
+    /// By a link of its own.
+    pub(in crate::attach) fn alone() -> Self {
+        let attach = |program: &Arc<Prog>, tracepoint: &str| {
+            let link = program.attach_raw_tracepoint(tracepoint);
+            Ok::<Hooked, _>(Box::new(link.map_err(|errno| Cause::Hook("raw tracepoint", errno))?))
+        };
+        Self { session: None, attach: Box::new(attach) }
+    }
+
+    /// As a consumer of the raw tracepoint, for the session with this number.
+    pub(in crate::attach) fn in_chain(
+        session: u64,
+        attach: impl Fn(&Arc<Prog>, &str) -> Result<Hooked, Cause> + 'static,
+    ) -> Self {
+        Self { session: Some(session), attach: Box::new(attach) }
+    }
+
+    /// The session whose consumer the dispatcher is.
+    pub(in crate::attach) fn session(&self) -> Option<u64> {
+        self.session
+    }
+}
+
 /// An attached dispatcher.
 #[derive(Debug)]
 pub(in crate::attach) struct Dispatcher {
     array: Arc<Map>,
-    _program: Prog,
-    _link: OwnedFd,
+    _program: Arc<Prog>,
+    _hooked: Hooked,
 }
 
 impl Dispatcher {
-    /// Loads and attaches the dispatcher for entries or exits. The call's number is at this byte offset in
-    /// `struct pt_regs`; `cast` as in [`Context`](crate::attach::Context).
-    pub(in crate::attach) fn new(enter: bool, number_offset: u32, cast: Option<Cast>) -> Result<Self, Cause> {
+    /// Loads the dispatcher for entries or exits, and attaches it to its raw tracepoint. The call's number is at this
+    /// byte offset in `struct pt_regs`; `cast` as in [`Context`](crate::attach::Context).
+    pub(in crate::attach) fn new(
+        enter: bool,
+        number_offset: u32,
+        cast: Option<Cast>,
+        link: &DispatcherLink,
+    ) -> Result<Self, Cause> {
         let array = program_array(CALL_NUMBERS, "tracer_syscalls")?;
         let name = if enter { "sys_enter" } else { "sys_exit" };
         let offset = number_offset.to_ne_bytes();
@@ -40,9 +82,9 @@ impl Dispatcher {
         })?;
         let program = Prog::load(ProgKind::RawTracepoint, &image.bytes(), name)
             .map_err(|error| Cause::Load(ProgKind::RawTracepoint, error))?;
-        let link =
-            program.attach_raw_tracepoint(name).map_err(|errno| Cause::Hook("raw tracepoint", errno))?;
-        Ok(Self { array: Arc::new(array), _program: program, _link: link })
+        let program = Arc::new(program);
+        let hooked = (link.attach)(&program, name)?;
+        Ok(Self { array: Arc::new(array), _program: program, _hooked: hooked })
     }
 
     /// The entry of a number.
@@ -66,13 +108,18 @@ impl Dispatchers {
         Self { registers, cast, enter: None, exit: None }
     }
 
-    /// The entry of the system call with this number, at its entry or exit.
-    pub(in crate::attach) fn entry(&mut self, enter: bool, number: u32) -> Result<Entry, Cause> {
+    /// The entry of the system call with this number, at its entry or exit. `link` is how a new dispatcher is attached.
+    pub(in crate::attach) fn entry(
+        &mut self,
+        enter: bool,
+        number: u32,
+        link: &DispatcherLink,
+    ) -> Result<Entry, Cause> {
         let side = if enter { &mut self.enter } else { &mut self.exit };
         if let Some(dispatcher) = side {
             return Ok(dispatcher.entry(number));
         }
         let registers = self.registers.ok_or(Cause::NoRegisters)?;
-        Ok(side.insert(Dispatcher::new(enter, registers.number, self.cast)?).entry(number))
+        Ok(side.insert(Dispatcher::new(enter, registers.number, self.cast, link)?).entry(number))
     }
 }

@@ -1,5 +1,5 @@
-//! Tracepoints: raw ones, where the program sees the tracepoint's arguments, and perf tracepoints, a perf event of the trace
-//! event's id with a link from it to the program.
+//! Tracepoints. At a raw tracepoint the program sees the tracepoint's arguments. A perf tracepoint is a perf event of
+//! the trace event's id, with a link from it to the program.
 
 use crate::{
     attach::{Cause, close::perf_event::PerfEvent, link::Link},
@@ -13,17 +13,17 @@ pub(in crate::attach) fn attach_raw(program: &Prog, tracepoint: &str) -> Result<
     Ok(Link::Fd { _fd: fd })
 }
 
-/// Attaches a program to an event.
+/// Attaches a program to the perf tracepoint of a trace event's id.
 pub(in crate::attach) fn attach(program: &Prog, id: u16) -> Result<Link, Cause> {
     Link::perf(program, open(id)?)
 }
 
-/// Opens an event.
+/// Opens the perf event of a trace event's id.
 pub(in crate::attach) fn open(id: u16) -> Result<PerfEvent, Cause> {
     perf::open_tracepoint(id).map(PerfEvent::new).map_err(not_opened)
 }
 
-/// Why an event could not be opened.
+/// The cause for a perf event that could not be opened.
 pub(in crate::attach) fn not_opened(errno: Errno) -> Cause {
     Cause::Hook("perf event of the tracepoint", errno)
 }

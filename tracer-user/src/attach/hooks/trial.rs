@@ -1,4 +1,4 @@
-//! The program by which hooks are tried, to find out what the kernel offers.
+//! A minimal program for probing which hooks the kernel offers.
 
 use crate::code::asm::{Assembler, Reg};
 

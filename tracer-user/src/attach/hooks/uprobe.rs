@@ -61,13 +61,13 @@ pub(in crate::attach) fn attach(program: &Prog, place: &FilePlace, exit: bool) -
     finish(program, Planned::new(program, place, exit, 0)?.make()?)
 }
 
-/// Links a program to its perf event, if the hook is one without a link.
+/// Links a program to its perf event, if the hook is a perf event without a link.
 pub(in crate::attach) fn finish(program: &Prog, hook: FileHook) -> Result<Link, Cause> {
     let refused = |errno| Cause::Hook("link to the perf event (5.15 and later)", errno);
     Ok(Link::File(hook.linked(|event| program.link_perf_event(event, 0).map_err(refused))?))
 }
 
-/// A program that is to be attached to a file.
+/// A program to attach to a file.
 #[derive(Debug)]
 pub(in crate::attach) struct Planned {
     /// `None` if it will be linked to a perf event.
@@ -99,7 +99,7 @@ impl Planned {
     }
 }
 
-/// Links that are to be made to files. Making them needs nothing of the session and may block without a limit.
+/// Links to make to files. Making them does not need the session, and may block without a limit.
 #[derive(Debug)]
 pub struct Job {
     /// If the first one fails, the job fails; the others are optional.
@@ -116,7 +116,7 @@ impl Job {
         Self { links, with: None }
     }
 
-    /// Keeps something as long as the first link is.
+    /// Keeps a value as long as the first link exists.
     pub(in crate::attach) fn keep(mut self, with: impl Any + Send + Sync) -> Self {
         self.with = Some(Box::new(with));
         self
@@ -135,7 +135,7 @@ impl Job {
         for link in links {
             match link.make() {
                 Ok(link) => made.push(link),
-                Err(error) => tracing::debug!("pages are not waited for: {error}"),
+                Err(error) => tracing::debug!("no prefault program: {error}"),
             }
         }
         Ok(made)

@@ -1,6 +1,7 @@
 //! The maps that all programs of a session share, and the memory that user space shares with them.
 
 mod counters;
+mod rings;
 mod switches;
 mod threads;
 
@@ -14,26 +15,27 @@ use tracer_abi::Counters;
 
 pub use self::{counters::CounterTable, switches::Switches, threads::ThreadTable};
 
+use self::rings::RingMaps;
 use crate::{
     attach::{AttachError, Cause},
     sys::bpf::{
+        cpu_ring::CpuRing,
         map::{Map, MapKind, MapSpec, flag},
-        ring::RingMemory,
     },
 };
 
 /// Sizes and options of a session.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Bytes of each CPU's ring buffer; rounded up to a power of two of at least a page.
+    /// Bytes of records in each CPU's ring; rounded up to a power of two of at least a page.
     pub ring_bytes: u32,
     /// Bytes in a CPU's ring at which its reader is woken.
     pub watermark: u32,
-    /// Number of possible CPUs (`possible`).
+    /// Number of CPU ids: the highest possible id plus one.
     pub cpus: u32,
-    /// Number of events that can be attached.
+    /// Number of events that can be attached at the same time: rows of the counters.
     pub slots: u32,
-    /// Whether only threads given by [`ThreadTable::add`] are traced.
+    /// Whether only threads given by [`ThreadTable::set`] are traced.
     pub pid_gate: bool,
     /// Whether thread lists can be used ([`Switches::set_lists`]).
     pub pid_lists: bool,
@@ -47,7 +49,7 @@ pub struct Options {
 #[derive(Debug)]
 pub(in crate::attach) struct SessionMaps {
     options: Options,
-    rings: Map,
+    rings: RingMaps,
     counters: CounterTable,
     switches: Switches,
     threads: ThreadTable,
@@ -64,44 +66,11 @@ pub(in crate::attach) struct SessionMaps {
 const PID_ENTRIES: u32 = 32_768;
 
 impl SessionMaps {
-    /// Creates the maps and maps their memory. The second value is each CPU's ring buffer.
-    pub(in crate::attach) fn new(options: &Options) -> Result<(Self, Vec<RingMemory>), AttachError> {
+    /// Creates the maps and maps their memory. The second value is each CPU's ring.
+    pub(in crate::attach) fn new(options: &Options) -> Result<(Self, Vec<CpuRing>), AttachError> {
         let fail = |kind| move |errno| AttachError::new("session", Cause::Map(kind, errno));
-        let page = rustix::param::page_size() as u32;
-        let ring_bytes = options.ring_bytes.max(page).next_power_of_two();
-        let ring = |bytes, name| {
-            Map::create(&MapSpec {
-                kind: MapKind::RingBuf,
-                key_size: 0,
-                value_size: 0,
-                max_entries: bytes,
-                flags: 0,
-                inner: None,
-                name,
-            })
-            .map_err(fail("ring buffer"))
-        };
-        let first = ring(ring_bytes, "tracer_ring")?;
-        let rings = Map::create(&MapSpec {
-            kind: MapKind::ArrayOfMaps,
-            key_size: 4,
-            value_size: 4,
-            max_entries: options.cpus,
-            flags: 0,
-            inner: Some(first.as_fd()),
-            name: "tracer_rings",
-        })
-        .map_err(fail("array of maps"))?;
-        let mut inner = vec![first];
-        for _ in 1..options.cpus {
-            inner.push(ring(ring_bytes, "tracer_ring")?);
-        }
-        rings.set_fds(&inner).map_err(fail("array of maps"))?;
-        let memory = inner
-            .into_iter()
-            .map(RingMemory::new)
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(fail("ring buffer"))?;
+        let rings = RingMaps::new(options.ring_bytes, options.cpus);
+        let (rings, memory) = rings.map_err(|cause| AttachError::new("session", cause))?;
         let array = |name, value_size: usize, max_entries, flags| {
             Map::create(&MapSpec {
                 kind: MapKind::Array,
@@ -131,8 +100,6 @@ impl SessionMaps {
             name: "tracer_pids",
         })
         .map_err(fail("hash"))?;
-        let mut options = options.clone();
-        options.ring_bytes = ring_bytes;
         let (counts, words) = (counters.mapped(), switches.mapped());
         let (counts, words) = (counts.map_err(fail("mapped array"))?, words.map_err(fail("mapped array"))?);
         let shared = Self {
@@ -144,12 +111,18 @@ impl SessionMaps {
             calls: array("tracer_calls", 8, 2 * abi::CALL_NUMBERS, 0)?,
             // aya-log finds the map by its name.
             #[cfg(feature = "bpf-log")]
-            logs: ring(1 << 17, "AYA_LOGS")?,
+            logs: rings::ring_buffer(1 << 17, "AYA_LOGS")
+                .map_err(|cause| AttachError::new("session", cause))?,
             nesting: OnceLock::new(),
             rings,
-            options,
+            options: options.clone(),
         };
         Ok((shared, memory))
+    }
+
+    /// Waits until programs can request snapshots, which takes 5 to 20 ms after the maps were made.
+    pub(in crate::attach) fn complete(&self) -> Result<(), Cause> {
+        self.rings.complete()
     }
 
     /// The switches.
@@ -174,7 +147,8 @@ impl SessionMaps {
         scratch: Option<&'a Map>,
     ) -> Option<BorrowedFd<'a>> {
         Some(match name {
-            abi::RINGS => self.rings.as_fd(),
+            abi::RINGS => self.rings.rings.as_fd(),
+            abi::CONTROLS => self.rings.controls.as_fd(),
             abi::COUNTERS => self.counters.as_fd(),
             abi::SWITCHES => self.switches.as_fd(),
             abi::PIDS => self.threads.as_fd(),
@@ -188,12 +162,12 @@ impl SessionMaps {
         })
     }
 
-    /// Creates scratch memory for one program, with this many extra bytes.
-    pub(in crate::attach) fn scratch(&self, event: &str, more: usize) -> Result<Map, AttachError> {
+    /// Creates scratch memory for one program.
+    pub(in crate::attach) fn scratch(&self, event: &str) -> Result<Map, AttachError> {
         Map::create(&MapSpec {
             kind: MapKind::Array,
             key_size: 4,
-            value_size: (abi::SCRATCH_SIZE + more) as u32,
+            value_size: abi::SCRATCH_SIZE as u32,
             max_entries: self.options.cpus,
             flags: 0,
             inner: None,
@@ -249,8 +223,13 @@ impl SessionMaps {
         self.options.cpus
     }
 
+    /// In words of eight bytes.
     pub(in crate::attach) fn watermark(&self) -> u32 {
-        self.options.watermark.min(self.options.ring_bytes / 2)
+        self.options.watermark.min(self.rings.bytes / 2) / 8
+    }
+
+    pub(in crate::attach) fn ring_words(&self) -> u32 {
+        self.rings.bytes / 8
     }
 
     pub(in crate::attach) fn pid_gate(&self) -> bool {

@@ -70,12 +70,12 @@ impl Switches {
         let _ = self.words.store(offset_of!(Words, lists), u32::from(active));
     }
 
-    /// Whether a trigger or [`Switches::set_soft`] turned the event at this slot off.
+    /// Whether a trigger or [`Switches::set_soft`] disabled the event at this slot.
     pub fn soft(&self, slot: Slot) -> bool {
         self.words.load_word(soft_offset(slot)).is_some_and(|word| word != 0)
     }
 
-    /// Turns an event off or on whose request sets [`HitActions::soft`](crate::attach::HitActions::soft).
+    /// Disables or enables an event whose request sets [`HitActions::soft`](crate::attach::HitActions::soft).
     pub fn set_soft(&self, slot: Slot, off: bool) {
         let _ = self.words.store(soft_offset(slot), u32::from(off));
     }
@@ -106,7 +106,7 @@ impl Switches {
         self.words.swap(awaited_offset(place), request) == Some(0)
     }
 
-    /// Whether a trigger requested a snapshot while the ring was full, since the last call.
+    /// Whether a trigger requested a snapshot while the ring of control records was full, since the last call.
     pub fn lost_snapshot(&self) -> bool {
         self.words.swap(offset_of!(Words, snapshot), 0).is_some_and(|word| word != 0)
     }

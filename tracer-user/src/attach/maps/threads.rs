@@ -2,8 +2,6 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use tracer_abi::lists;
-
 use crate::{
     attach::{AttachError, Cause},
     sys::{Errno, bpf::map::Map},
@@ -16,14 +14,6 @@ pub struct ThreadTable(Map);
 impl ThreadTable {
     pub(super) fn new(map: Map) -> Self {
         Self(map)
-    }
-
-    /// Adds a thread to the traced ones.
-    ///
-    /// # Errors
-    /// `E2BIG` when the table is full.
-    pub fn add(&self, thread: u32) -> Result<(), AttachError> {
-        self.set(thread, lists::TRACED)
     }
 
     /// Puts a thread into lists, bits of [`tracer_abi::lists`]; 0 removes it from all.

@@ -41,7 +41,7 @@ pub(in crate::attach) type Key = Vec<u8>;
 /// A loaded program, and its own scratch memory, which the program that replaces it uses too.
 #[derive(Debug)]
 pub(in crate::attach) struct LoadedProgram {
-    pub(in crate::attach) program: Prog,
+    pub(in crate::attach) program: Arc<Prog>,
     pub(in crate::attach) scratch: Option<Arc<Map>>,
 }
 
@@ -56,7 +56,7 @@ pub(in crate::attach) struct ProgramBuilder<'a> {
 }
 
 /// A request with its generated code.
-pub(in crate::attach) struct Coded {
+pub(in crate::attach) struct GeneratedRequest {
     functions: Functions,
     fixed: Params,
     /// Identifies its program; `None` if it shares the program with no other event.
@@ -81,24 +81,21 @@ impl ProgramBuilder<'_> {
             self.maps.prepare_nesting().map_err(named)?;
         }
         let known = known.or(self.maps.nesting_scratch().filter(|_| via.nests()));
-        let on_another = matches!(request.hook, ProgramContext::Probe(plan) if plan.base.is_some());
-        let scratch = if on_another && known.is_none() {
-            Some(self.maps.scratch(title, tracer_abi::BASE_AREA)?)
-        } else if wants_scratch && !via.is_exclusive() && known.is_none() {
-            Some(self.maps.scratch(title, 0)?)
+        let scratch = if wants_scratch && !via.is_exclusive() && known.is_none() {
+            Some(self.maps.scratch(title)?)
         } else {
             None
         };
         let casts = matches!(via.kind(), ProgKind::Tracepoint | ProgKind::RawTracepoint);
         let cast = self.context.cast.filter(|_| casts && *via != AttachPoint::Emitted);
         let own = scratch.as_ref().or(known);
-        let memory = Memory { maps: self.maps, scratch: own, kept: companions.kept() };
+        let memory = Memory { maps: self.maps, scratch: own, entry_args: companions.entry_args() };
         let image = object::image(via.template(), functions, fixed, cast, &memory).map_err(named)?;
         Ok((image, scratch))
     }
 
-    /// Links the program of a request for this slot. Also returns the program's own scratch memory if it needs some and `known`
-    /// has none.
+    /// Links the program of a request for this slot. Also returns the program's own scratch memory if it needs some
+    /// and `known` has none.
     pub(in crate::attach) fn image(
         &self,
         request: &Request<'_>,
@@ -111,7 +108,8 @@ impl ProgramBuilder<'_> {
         self.linked(request, &functions, &fixed, known, companions)
     }
 
-    /// Links and loads a program that no other event shares. `known` is the scratch memory of the program that it replaces.
+    /// Links and loads a program that no other event shares. `known` is the scratch memory of the program that it
+    /// replaces.
     pub(in crate::attach) fn own(
         &self,
         request: &Request<'_>,
@@ -121,7 +119,7 @@ impl ProgramBuilder<'_> {
     ) -> Result<LoadedProgram, AttachError> {
         let (image, scratch) = self.image(request, slot, known.map(AsRef::as_ref), companions)?;
         let scratch = scratch.map(Arc::new).or_else(|| known.cloned());
-        Ok(LoadedProgram { program: load(request, &image)?, scratch })
+        Ok(LoadedProgram { program: Arc::new(load(request, &image)?), scratch })
     }
 
     /// The parameters that are constant once a request's program is loaded.
@@ -133,6 +131,7 @@ impl ProgramBuilder<'_> {
             size: functions.size,
             kind: u32::from(request.kind),
             watermark: self.maps.watermark(),
+            ring_words: self.maps.ring_words(),
             own_tgid: match request.threads {
                 Threads::Traced => self.maps.excluded_tgid(),
                 Threads::Every => 0,
@@ -153,7 +152,7 @@ impl ProgramBuilder<'_> {
         let lists = self.maps.pid_lists();
         if (self.maps.pid_gate() || lists) && request.threads == Threads::Traced {
             fixed.bits |= if lists { params::PID_LISTS } else { params::PIDS };
-            request.tell_other(&mut fixed);
+            request.set_other(&mut fixed);
         }
         if request.threads == Threads::Own {
             fixed.bits |= params::OWN_ONLY;
@@ -175,8 +174,9 @@ impl ProgramBuilder<'_> {
             fixed.bits |= params::ONE_TABLE;
             fixed.rows = self.maps.counters().slots() * self.maps.cpus();
         }
-        request.extras.apply(&mut fixed, slot);
-        // A hit that the definition's condition drops does not count, and the condition is evaluated with the record.
+        request.hit_actions.apply(&mut fixed, slot);
+        // Triggers must not act on a hit that the definition's condition drops, and the condition is evaluated with
+        // the record.
         let conditional = matches!(request.hook, ProgramContext::Probe(plan) if plan.when.is_some());
         if conditional && fixed.bits & params::TRIGGERS != 0 {
             fixed.bits |= params::SEES_RECORD;
@@ -204,12 +204,16 @@ impl ProgramBuilder<'_> {
     }
 
     /// Generates a request's code and decides whether events can share its program.
-    pub(in crate::attach) fn coded(&self, request: &Request<'_>, slot: Slot) -> Result<Coded, AttachError> {
+    pub(in crate::attach) fn generate(
+        &self,
+        request: &Request<'_>,
+        slot: Slot,
+    ) -> Result<GeneratedRequest, AttachError> {
         let functions = request.functions()?;
         let reported = request.reported_at_hit();
         let mut fixed = self.params(request, &functions, if reported == 0 { slot } else { UNUSED });
         if reported == 0 {
-            return Ok(Coded { functions, fixed, key: None });
+            return Ok(GeneratedRequest { functions, fixed, key: None });
         }
         // The hit has slot and kind, so events with the same code share the program.
         fixed.kind = 0;
@@ -219,18 +223,21 @@ impl ProgramBuilder<'_> {
         }
         let mut key = fixed.bytes().to_vec();
         functions.encode(&mut key);
-        Ok(Coded { functions, fixed, key: Some(key) })
+        Ok(GeneratedRequest { functions, fixed, key: Some(key) })
     }
 
     /// Links and loads the program.
     pub(in crate::attach) fn make(
         &self,
         request: &Request<'_>,
-        coded: &Coded,
+        generated: &GeneratedRequest,
     ) -> Result<Arc<LoadedProgram>, AttachError> {
         let (image, scratch) =
-            self.linked(request, &coded.functions, &coded.fixed, None, &Companions::default())?;
-        Ok(Arc::new(LoadedProgram { program: load(request, &image)?, scratch: scratch.map(Arc::new) }))
+            self.linked(request, &generated.functions, &generated.fixed, None, &Companions::default())?;
+        Ok(Arc::new(LoadedProgram {
+            program: Arc::new(load(request, &image)?),
+            scratch: scratch.map(Arc::new),
+        }))
     }
 }
 
@@ -246,7 +253,6 @@ pub struct BulkBuilder {
 pub struct Built {
     pub(in crate::attach) kind: u16,
     pub(in crate::attach) via: AttachPoint,
-    pub(in crate::attach) name: String,
     /// Identifies the program; only set for the first of its events.
     pub(in crate::attach) key: Option<Key>,
     pub(in crate::attach) place: Place,
@@ -265,8 +271,8 @@ impl BulkBuilder {
                 if stop.load(Ordering::Relaxed) {
                     break;
                 }
-                let Ok(coded) = builder.coded(request, UNUSED) else { continue };
-                let Some(key) = &coded.key else { continue };
+                let Ok(generated) = builder.generate(request, UNUSED) else { continue };
+                let Some(key) = &generated.key else { continue };
                 let of_kind = (request.via.kind() as u32, key.clone());
                 let (place, is_first) = {
                     let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
@@ -276,14 +282,13 @@ impl BulkBuilder {
                     }
                 };
                 let make =
-                    || self.known.get(&of_kind).cloned().or_else(|| builder.make(request, &coded).ok());
+                    || self.known.get(&of_kind).cloned().or_else(|| builder.make(request, &generated).ok());
                 if let Some(program) = is_first.then(make).flatten() {
                     let _ = place.set(program);
                 }
                 done.push(Built {
                     kind: request.kind,
                     via: request.via.clone(),
-                    name: request.format.full_name(),
                     key: is_first.then(|| key.clone()),
                     place,
                 });
@@ -305,7 +310,7 @@ fn load(request: &Request<'_>, image: &Image) -> Result<Prog, AttachError> {
         .map_err(|error| AttachError::new(request.format.full_name(), Cause::Load(kind, error)))
 }
 
-/// Whether a request's program needs its own scratch memory or that of its CPU.
+/// Whether a request's program needs scratch memory.
 fn wants_scratch(request: &Request<'_>, functions: &Functions) -> bool {
-    functions.size == 0 || functions.needs.scratch || request.extras.wants_stack()
+    functions.size == 0 || functions.needs.scratch || request.hit_actions.needs_stack()
 }

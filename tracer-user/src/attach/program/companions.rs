@@ -1,5 +1,5 @@
-//! Companion programs of a probe: one stores a function's arguments at its entry for its return, one faults in user
-//! memory before the probe reads it.
+//! Companion programs of a probe. One stores a function's arguments at its entry for its return. Another faults in
+//! user memory before the probe reads it.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -29,25 +29,30 @@ const CALLS: u32 = 8192;
 pub(in crate::attach) struct Companions {
     // The links come first, so that they close before the programs they refer to.
     links: Vec<Link>,
-    keep: Option<(Prog, Map)>,
-    touch: Option<(Prog, Map)>,
+    entry_args: Option<(Prog, Map)>,
+    prefault: Option<(Prog, Map)>,
 }
 
 impl Companions {
     /// Loads the companions of a request's program.
     pub(in crate::attach) fn load(request: &Request<'_>) -> Result<Self, Cause> {
         let ProgramContext::Probe(plan) = request.hook else { return Ok(Self::default()) };
-        Ok(Self { links: Vec::new(), keep: keeper(plan, request.via)?, touch: toucher(plan, request)? })
+        Ok(Self {
+            links: Vec::new(),
+            entry_args: entry_args_program(plan, request.via)?,
+            prefault: prefault_program(plan, request)?,
+        })
     }
 
     /// The map of stored arguments.
-    pub(in crate::attach) fn kept(&self) -> Option<&Map> {
-        self.keep.as_ref().map(|(_, map)| map)
+    pub(in crate::attach) fn entry_args(&self) -> Option<&Map> {
+        self.entry_args.as_ref().map(|(_, map)| map)
     }
 
-    /// Attaches the entry program before the probe's own program: a return finds nothing stored if its entry was not seen.
+    /// Attaches the entry program before the probe's own program, because a return finds no arguments if its entry
+    /// was not seen.
     pub(in crate::attach) fn attach_before(&mut self, via: &AttachPoint) -> Result<(), Cause> {
-        if let (Some((program, _)), Some(entry)) = (&self.keep, via.entry()) {
+        if let (Some((program, _)), Some(entry)) = (&self.entry_args, via.entry()) {
             self.links.push(hooks::attach(program, &entry, None)?);
         }
         Ok(())
@@ -56,10 +61,10 @@ impl Companions {
     /// Attaches the prefault program after the probe's own. At an instruction of a file, the kernel runs the program
     /// attached last first.
     pub(in crate::attach) fn attach_prefault(&mut self, via: &AttachPoint) {
-        let Some((program, _)) = &self.touch else { return };
+        let Some((program, _)) = &self.prefault else { return };
         match hooks::attach(program, via, None) {
             Ok(link) => self.links.push(link),
-            Err(error) => tracing::debug!("pages are not waited for: {error}"),
+            Err(error) => tracing::debug!("no prefault program: {error}"),
         }
     }
 }
@@ -67,7 +72,7 @@ impl Companions {
 impl Companions {
     /// The prefault program of a probe at a file; its link is made together with the probe's own.
     pub(in crate::attach) fn prefault(&self) -> Option<&Prog> {
-        self.touch.as_ref().map(|(program, _)| program)
+        self.prefault.as_ref().map(|(program, _)| program)
     }
 
     /// Completes the link of the prefault program. Without it, the probe does not wait for pages.
@@ -75,13 +80,13 @@ impl Companions {
         let link = self.prefault().map(|program| uprobe::finish(program, hook));
         match link {
             Some(Ok(link)) => self.links.push(link),
-            Some(Err(error)) => tracing::debug!("pages are not waited for: {error}"),
+            Some(Err(error)) => tracing::debug!("no prefault program: {error}"),
             None => {}
         }
     }
 }
 
-fn keeper(plan: &ProbePlan, via: &AttachPoint) -> Result<Option<(Prog, Map)>, Cause> {
+fn entry_args_program(plan: &ProbePlan, via: &AttachPoint) -> Result<Option<(Prog, Map)>, Cause> {
     let (Some(function), Some(entry)) = (entry_args::program(plan), via.entry()) else {
         return Ok(None);
     };
@@ -92,7 +97,7 @@ fn keeper(plan: &ProbePlan, via: &AttachPoint) -> Result<Option<(Prog, Map)>, Ca
         max_entries: CALLS,
         flags: 0,
         inner: None,
-        name: "tracer_kept",
+        name: "tracer_args",
     })
     .map_err(|errno| Cause::Map("hash", errno))?;
     let kind = entry.kind();
@@ -102,7 +107,7 @@ fn keeper(plan: &ProbePlan, via: &AttachPoint) -> Result<Option<(Prog, Map)>, Ca
 }
 
 /// Returns `None` if the kernel refuses the program. The probe then does not wait for pages that are not in memory.
-fn toucher(plan: &ProbePlan, request: &Request<'_>) -> Result<Option<(Prog, Map)>, Cause> {
+fn prefault_program(plan: &ProbePlan, request: &Request<'_>) -> Result<Option<(Prog, Map)>, Cause> {
     let Some(function) = prefault::program(plan) else { return Ok(None) };
     let map = Map::create(&MapSpec {
         kind: MapKind::Array,
@@ -111,14 +116,14 @@ fn toucher(plan: &ProbePlan, request: &Request<'_>) -> Result<Option<(Prog, Map)
         max_entries: 1,
         flags: 0,
         inner: None,
-        name: "tracer_touched",
+        name: "tracer_text",
     })
     .map_err(|errno| Cause::Map("array", errno))?;
     let insns = bytes(&function, &map);
     match Prog::load_sleepable(request.via.kind(), request.purpose(), &insns, prefault::PROGRAM) {
         Ok(program) => Ok(Some((program, map))),
         Err(error) => {
-            tracing::debug!("pages are not waited for: {error}: {}", error.log);
+            tracing::debug!("no prefault program: {error}: {}", error.log);
             Ok(None)
         }
     }

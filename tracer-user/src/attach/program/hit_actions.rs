@@ -1,4 +1,4 @@
-//! What a program does at a hit in addition to recording it: triggers and stacks.
+//! Actions of a program at a hit in addition to the record: triggers and stacks.
 
 use tracer_abi::{Params, params};
 
@@ -7,17 +7,17 @@ use crate::{
     plan::trigger::{self, Trigger},
 };
 
-/// What a hit does in addition to being recorded; nothing by default.
+/// Actions of a hit in addition to its record; none by default.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a part of a program by itself")]
 pub struct HitActions<'a> {
     /// The event's triggers, in order.
     pub triggers: &'a [Trigger],
-    /// Triggers turn the event on and off (`Session::soft`).
+    /// Triggers enable and disable the event ([`Switches::set_soft`](crate::attach::Switches::set_soft)).
     pub soft: bool,
-    /// The slot that they use, if it is another event's slot: several programs make one event.
+    /// The slot whose word triggers change, if it is another event's slot: several programs make one event.
     pub soft_slot: Option<Slot>,
-    /// The event starts turned off in that sense when it is attached.
+    /// The event is disabled in this sense when it is attached.
     pub begins_off: bool,
     /// The program adds a record of the kernel stack after each record.
     pub kernel_stack: bool,
@@ -34,9 +34,9 @@ pub struct HitActions<'a> {
 }
 
 impl HitActions<'_> {
-    pub(in crate::attach) fn wants_stack(&self) -> bool {
-        let asks = |trigger: &Trigger| trigger.action == trigger::Action::StackTrace;
-        self.kernel_stack || self.user_stack || self.triggers.iter().any(asks)
+    pub(in crate::attach) fn needs_stack(&self) -> bool {
+        let is_stack_trace = |trigger: &Trigger| trigger.action == trigger::Action::StackTrace;
+        self.kernel_stack || self.user_stack || self.triggers.iter().any(is_stack_trace)
     }
 
     /// Sets the corresponding parameters.
@@ -63,7 +63,7 @@ impl HitActions<'_> {
         if self.soft {
             fixed.soft = self.soft_slot.unwrap_or(slot).get();
         }
-        if self.wants_stack() {
+        if self.needs_stack() {
             fixed.stacks = u32::from(self.stacks[0]) | u32::from(self.stacks[1]) << 16;
         }
     }

@@ -1,4 +1,4 @@
-//! Injection: runs records of user space through an event's program by `BPF_PROG_TEST_RUN`.
+//! Injection: runs records from user space through an event's program by `BPF_PROG_TEST_RUN`.
 
 use tracer_abi::{INJECT_COMM, INJECT_CPU, INJECT_LENGTH, INJECT_SIZE, MAX_PAYLOAD};
 
@@ -7,7 +7,7 @@ use crate::{
     sys::{Errno, bpf::prog::Prog},
 };
 
-/// The writer of a record: what filters can read of a hit in addition to its record.
+/// The writer of a record, which filters can read in addition to the record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Writer {
     /// The CPU that the writer runs on.
@@ -17,7 +17,7 @@ pub struct Writer {
 }
 
 /// Runs the program with a context that holds the record, common fields included, and its length and writer. Returns
-/// what the event's triggers ask for.
+/// the requests of the event's triggers.
 pub(in crate::attach) fn run(program: &Prog, record: &[u8], writer: &Writer) -> Result<u64, Cause> {
     let mut context =
         context(record, writer).ok_or(Cause::System("a record of user space", Errno::TOOBIG))?;

@@ -1,5 +1,5 @@
-//! Values that only a program can read: a word of kernel memory, and what the kernel prints in place of a pointer. User
-//! space runs the program once and finds the result in its context.
+//! Values that only a program can read: a word of kernel memory, and the hash that the kernel prints in place of a
+//! pointer. User space runs the program once and finds the result in its context.
 //!
 //! The kernel decides whether this is allowed, as for every program that reads kernel memory (lockdown refuses it).
 
@@ -33,7 +33,7 @@ pub fn kernel_word(address: u64) -> Result<u64, Cause> {
     asm.load(Width::D, Reg::R1, Reg::R10, -8);
     asm.store(Width::D, Reg::R6, 0, Reg::R1);
     asm.exit();
-    let program = Prog::load(ProgKind::Syscall, &asm.finish("peek").bytes(), "tracer_peek")
+    let program = Prog::load(ProgKind::Syscall, &asm.finish("read").bytes(), "tracer_read")
         .map_err(|error| Cause::Load(ProgKind::Syscall, error))?;
     let mut word = [0; 8];
     match program.run(&mut word).map_err(|errno| Cause::System("test run of a program", errno))? {
@@ -90,7 +90,7 @@ impl Hashes {
         Ok(Self { program, _format: format, known: Mutex::default() })
     }
 
-    /// What the kernel prints in place of a pointer; `None` while the kernel has no hash key.
+    /// The hash that the kernel prints in place of a pointer; `None` while the kernel has no hash key.
     pub fn of(&self, pointer: u64) -> Option<u64> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(hash) = known.get(&pointer) {

@@ -34,7 +34,7 @@ pub(in crate::attach) struct Functions {
     list: Vec<Function>,
     /// Bytes of every payload; 0 when the length varies.
     pub(in crate::attach) size: u32,
-    /// What filter and triggers need.
+    /// Needs of filter and triggers.
     pub(in crate::attach) needs: Needs,
 }
 
@@ -76,12 +76,18 @@ impl Functions {
         }
     }
 
+    /// The functions.
+    #[cfg(test)]
+    pub(super) fn list(&self) -> &[Function] {
+        &self.list
+    }
+
     /// A listing of the functions.
     pub(in crate::attach) fn listing(&self) -> String {
         listing::functions(&self.list)
     }
 
-    /// A listing of the program that a template makes with them.
+    /// A listing of a whole program: the template with these functions linked in.
     pub(in crate::attach) fn linked(&self, template: &str, cast: Option<Cast>) -> Result<String, Cause> {
         let image = finish(&linked(&self.list)?, template, &[], &[], cast, |_| Some(rustix::stdio::stdin()))?;
         Ok(listing::program(&image.insns))
@@ -124,11 +130,11 @@ pub(in crate::attach) fn image(
     cast: Option<Cast>,
     memory: &Memory<'_>,
 ) -> Result<Image, Cause> {
-    let Memory { maps, scratch, kept } = *memory;
+    let Memory { maps, scratch, entry_args } = *memory;
     let linked = linked(&functions.list)?;
     let singles: &[&str] = if maps.counters().is_one_value() { &[SWITCHES, COUNTERS] } else { &[SWITCHES] };
     let map = |name: &str| match name {
-        ENTRY_ARGS => kept.map(AsFd::as_fd),
+        ENTRY_ARGS => entry_args.map(AsFd::as_fd),
         _ => maps.named(name, scratch),
     };
     finish(&linked, template, &[(PARAMS, &fixed.bytes())], singles, cast, map)
@@ -142,11 +148,11 @@ pub(in crate::attach) struct Memory<'a> {
     /// Scratch memory that replaces the session's.
     pub(in crate::attach) scratch: Option<&'a Map>,
     /// The map of the arguments that functions were called with.
-    pub(in crate::attach) kept: Option<&'a Map>,
+    pub(in crate::attach) entry_args: Option<&'a Map>,
 }
 
 /// The templates' ELF with these functions defined in it.
-fn linked(functions: &[Function]) -> Result<Vec<u8>, Cause> {
+pub(super) fn linked(functions: &[Function]) -> Result<Vec<u8>, Cause> {
     if TEMPLATES.is_empty() {
         return Err(Cause::NoObject);
     }
@@ -164,7 +170,7 @@ pub(in crate::attach) fn plain<'a>(
 }
 
 /// Resolves everything in a linked ELF and returns the instructions of one of its programs.
-fn finish<'a>(
+pub(super) fn finish<'a>(
     linked: &[u8],
     template: &str,
     constants: &[(&str, &[u8])],
@@ -178,7 +184,7 @@ fn finish<'a>(
     let constants: HashMap<&str, (&[u8], bool)> =
         constants.iter().map(|(name, bytes)| (*name, (*bytes, true))).collect();
     object.patch_map_data(constants).map_err(|error| broken(&error))?;
-    // Frozen memory has numbers that are no descriptors until it is known whether an instruction reads it.
+    // Frozen memory has placeholder numbers until it is known whether an instruction reads it.
     let mut frozen: Vec<(RawFd, Vec<u8>)> = Vec::new();
     let mut resolved: Vec<(String, RawFd, Definition)> = Vec::new();
     for (name, definition) in &object.maps {

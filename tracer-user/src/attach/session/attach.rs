@@ -1,25 +1,27 @@
 //! Attaching events to their hooks, and replacing and resuming their programs.
 
-use std::{os::fd::AsFd, sync::Arc};
+use std::sync::Arc;
 
 use super::Session;
 use crate::{
     attach::{
         AttachError, AttachPoint, Block, Cause, Dispatch, Request,
         attached::{
+            chain::{ChainPlace, Chains, Sort},
             entry::{Entry, OwnGate},
             lifecycle::{Attached, Parked, Planned},
         },
         hooks::{
-            self, tracepoint,
+            self,
+            syscalls::DispatcherLink,
             uprobe::{self, Hooks, Job},
         },
         link::Link,
+        maps::SessionMaps,
         program::companions::Companions,
         slots::SlotLease,
     },
     event::Slot,
-    sys::bpf::prog::Prog,
 };
 
 /// The slot in the parameters of a program that counts nothing.
@@ -29,13 +31,13 @@ impl Session {
     /// Attaches an event.
     ///
     /// # Errors
-    /// When the program does not pass the verifier or the kernel refuses the hook. [`Dispatch::Table`] is refused at hooks that
-    /// pass neither an attach cookie nor a number.
+    /// When the program does not pass the verifier or the kernel refuses the hook. [`Dispatch::Table`] is refused at
+    /// hooks that pass neither an attach cookie nor a number.
     pub fn attach(&mut self, request: &Request<'_>, dispatch: Dispatch) -> Result<Attached, AttachError> {
         let named = |cause| AttachError::new(request.format.full_name(), cause);
         let mut attached = self.unlinked(request, dispatch)?;
         attached.companions.attach_before(request.via).map_err(named)?;
-        attached.link = self.link(&attached, request).map_err(named)?;
+        self.link(&mut attached, request).map_err(named)?;
         attached.companions.attach_prefault(request.via);
         #[cfg(feature = "bpf-log")]
         if self.logs.is_none() {
@@ -109,10 +111,11 @@ impl Session {
     /// Replaces the program of an event: every hit runs either the old or the new one, exactly once.
     ///
     /// # Errors
-    /// When the program does not pass the verifier, the request is for another hook, or the program itself is attached. The old
-    /// program stays.
+    /// When the program does not pass the verifier, the request is for another hook, or the program itself is
+    /// attached. The old program stays.
     pub fn replace(&mut self, attached: &mut Attached, request: &Request<'_>) -> Result<(), AttachError> {
         request.must_be_at(&attached.via)?;
+        complete_for(&self.maps, request)?;
         let slot = attached.slot().unwrap_or(UNUSED);
         let program = if attached.dispatch == Dispatch::Table {
             self.shared_program(request, slot)?
@@ -120,18 +123,18 @@ impl Session {
             let known = attached.program.scratch.as_ref();
             Arc::new(self.builder().own(request, slot, known, &attached.companions)?)
         };
-        let set = self.announce_call(request, slot).and_then(|()| attached.set_program(program));
+        let set = self.set_call_event(request, slot).and_then(|()| attached.set_program(program));
         set.map_err(|cause| AttachError::new(request.format.full_name(), cause))
     }
 
-    /// Turns an event on again.
+    /// Enables a parked event again.
     ///
     /// # Errors
     /// As [`Session::replace`]. The event is then detached.
     pub fn resume(&mut self, parked: Parked, request: &Request<'_>) -> Result<Attached, AttachError> {
         let Parked(mut attached) = parked;
         if let Some(slot) = attached.slot() {
-            self.switches().set_soft(slot, request.extras.begins_off);
+            self.switches().set_soft(slot, request.hit_actions.begins_off);
         }
         self.replace(&mut attached, request)?;
         Ok(attached)
@@ -149,14 +152,16 @@ impl Session {
         Ok(Block::new(image.insns, image.constants.into_iter().chain(scratch).map(Arc::new).collect()))
     }
 
-    /// Makes an event completely except for its link. Its program is set at its entry.
+    /// Makes an event completely except for its link, and sets its program at its entry.
     pub(in crate::attach) fn unlinked(
         &mut self,
         request: &Request<'_>,
         dispatch: Dispatch,
     ) -> Result<Attached, AttachError> {
         let named = |cause| AttachError::new(request.format.full_name(), cause);
-        let lease = self.lease(request)?;
+        complete_for(&self.maps, request)?;
+        let chain = self.join(request.via, dispatch).map_err(named)?;
+        let lease = self.lease(request, chain.as_ref().filter(|_| dispatch == Dispatch::Table))?;
         let slot = lease.as_ref().map_or(UNUSED, |lease| lease.slot());
         let companions = match dispatch {
             Dispatch::Table => Companions::default(),
@@ -170,32 +175,45 @@ impl Session {
         };
         let mut attached = Attached::new(request.via.clone(), dispatch, program);
         (attached.companions, attached.lease) = (companions, lease);
-        (attached.gate, attached.entry) = self.way(request, dispatch, slot).map_err(named)?;
+        attached.chain = chain;
+        (attached.gate, attached.entry) = self.gate_and_entry(request, dispatch, slot).map_err(named)?;
+        if let (None, Some(chain)) = (&attached.entry, &attached.chain) {
+            chain.set(Arc::clone(&attached.program.program)).map_err(named)?;
+        }
         if let Some(entry) = &mut attached.entry {
-            let set = self.announce_call(request, slot).and_then(|()| entry.set(&attached.program.program));
+            let set = self.set_call_event(request, slot).and_then(|()| entry.set(&attached.program.program));
             set.map_err(named)?;
         }
         Ok(attached)
     }
 
-    /// A row of the counters, cleared. `None` if the program records nothing, and so needs no counters.
-    fn lease(&self, request: &Request<'_>) -> Result<Option<Arc<SlotLease>>, AttachError> {
-        if request.extras.no_record {
+    /// A row of the counters, cleared. `None` if the program records nothing, and so needs no counters. With the
+    /// `chain` of a perf tracepoint, all sessions use the same slot, which the programs take from the attach cookie.
+    fn lease(
+        &self,
+        request: &Request<'_>,
+        chain: Option<&ChainPlace>,
+    ) -> Result<Option<Arc<SlotLease>>, AttachError> {
+        if request.hit_actions.no_record {
             return Ok(None);
         }
-        let lease = self
-            .slots
-            .take()
-            .ok_or_else(|| AttachError::new("counters", Cause::TooMany(self.maps.counters().slots())))?;
+        let all_used = || AttachError::new("counters", Cause::TooMany(self.maps.counters().slots()));
+        let lease = match (chain, request.via) {
+            (Some(chain), AttachPoint::Tracepoint(_)) if self.slots.leave_above(chain.lease().slot()) => {
+                Arc::clone(chain.lease())
+            }
+            (Some(_), AttachPoint::Tracepoint(_)) => return Err(all_used()),
+            _ => self.slots.take().ok_or_else(all_used)?,
+        };
         self.maps.counters().clear(lease.slot());
-        if request.extras.soft_slot.is_none() {
-            self.switches().set_soft(lease.slot(), request.extras.begins_off);
+        if request.hit_actions.soft_slot.is_none() {
+            self.switches().set_soft(lease.slot(), request.hit_actions.begins_off);
         }
         Ok(Some(lease))
     }
 
-    /// The gate of its own through which hits reach a program, and the entry where the gate finds it.
-    fn way(
+    /// The event's own gate, if it has one, and the entry through which hits reach its program.
+    fn gate_and_entry(
         &mut self,
         request: &Request<'_>,
         dispatch: Dispatch,
@@ -205,7 +223,8 @@ impl Session {
         match (dispatch, via, via.call()) {
             (_, AttachPoint::Inject, _) => Ok((None, None)),
             (Dispatch::Direct | Dispatch::Table, _, Some((enter, number))) => {
-                Ok((None, Some(self.calls.entry(enter, number)?)))
+                let link = self.dispatcher_link(Sort::Event);
+                Ok((None, Some(self.calls.entry(enter, number, &link)?)))
             }
             (Dispatch::Direct, ..) => Ok((None, None)),
             (Dispatch::Gate, _, Some(_)) => Err(Cause::Misplaced("system calls have a dispatcher")),
@@ -213,21 +232,34 @@ impl Session {
                 let (gate, entry) = OwnGate::new(via.kind(), request.purpose(), true, "tracer_probe")?;
                 Ok((Some(gate), Some(entry)))
             }
-            (Dispatch::Table, AttachPoint::RawTracepoint(_), _) => {
-                let table = self.tables.table(via)?;
-                Ok((Some(table.own_gate(slot)?), Some(table.entry(slot))))
+            // The chain of the tracepoint has gate and entry.
+            (Dispatch::Table, AttachPoint::RawTracepoint(_) | AttachPoint::Tracepoint(_), _) => {
+                Ok((None, None))
             }
-            (
-                Dispatch::Table,
-                AttachPoint::Tracepoint(_) | AttachPoint::Uprobe(_) | AttachPoint::Shared { .. },
-                _,
-            ) => Ok((None, Some(self.tables.table(via)?.entry(slot)))),
+            (Dispatch::Table, AttachPoint::Uprobe(_) | AttachPoint::Shared { .. }, _) => {
+                Ok((None, Some(self.tables.table(via)?.entry(slot))))
+            }
             (Dispatch::Table, ..) => Err(Cause::Misplaced("no gate is for such a hook")),
         }
     }
 
-    /// Tells programs that events share which event a system call belongs to.
-    fn announce_call(&self, request: &Request<'_>, slot: Slot) -> Result<(), Cause> {
+    /// How a dispatcher of system calls is attached. A session that shares no chains saves a tail call.
+    pub(in crate::attach) fn dispatcher_link(&self, sort: Sort) -> DispatcherLink {
+        if self.is_alone {
+            return DispatcherLink::alone();
+        }
+        let (chains, rank) = (self.chains.clone(), self.rank(sort));
+        DispatcherLink::in_chain(rank.session, move |dispatcher, tracepoint| {
+            let via = AttachPoint::RawTracepoint(tracepoint.to_owned());
+            let place = chains.join(&via, rank, &Arc::default())?;
+            place.set(Arc::clone(dispatcher))?;
+            place.connect(None, false)?;
+            Ok(Box::new(place))
+        })
+    }
+
+    /// Stores the event of a system call in the table that shared programs read.
+    fn set_call_event(&self, request: &Request<'_>, slot: Slot) -> Result<(), Cause> {
         match request.via.call() {
             Some((enter, number)) => self.maps.set_call(enter, number, request.cookie(slot)),
             None => Ok(()),
@@ -235,39 +267,61 @@ impl Session {
     }
 
     /// Links an event to its hook.
-    fn link(&mut self, attached: &Attached, request: &Request<'_>) -> Result<Link, Cause> {
+    fn link(&mut self, attached: &mut Attached, request: &Request<'_>) -> Result<(), Cause> {
         let via = request.via;
-        if via.is_call() {
-            return Ok(Link::None);
-        }
         match (attached.dispatch, via) {
-            (Dispatch::Table, AttachPoint::Tracepoint(id)) => {
-                let event = self.opened.take(via).unwrap_or_else(|| tracepoint::open(*id))?;
-                let event = event.take().map_err(tracepoint::not_opened)?;
-                let cookie = attached.slot().map_or(0, |slot| request.cookie(slot));
-                let link = self.tables.table(via)?.link_perf(cookie, event.as_fd())?;
-                Ok(Link::Perf { link, event, kept: None })
-            }
+            _ if via.is_call() => {}
             (Dispatch::Table, AttachPoint::Uprobe(place)) => {
                 let cookie = attached.slot().map_or(0, |slot| request.cookie(slot));
                 let table = self.tables.table(via)?;
                 let hook = table.plan_file(cookie, place)?.make()?;
                 let hook = hook.linked(|event| table.link_perf(cookie, event))?;
-                Ok(Link::File(match &attached.lease {
+                attached.link = Link::File(match &attached.lease {
                     Some(lease) => hook.keep(Arc::clone(lease)),
                     None => hook,
-                }))
+                });
             }
-            _ => self.link_program(attached.linked_program(), via),
+            _ => self.connect(attached)?,
         }
+        Ok(())
     }
 
-    /// Links a program to a hook.
-    pub(in crate::attach) fn link_program(
-        &mut self,
-        program: &Prog,
-        via: &AttachPoint,
-    ) -> Result<Link, Cause> {
-        hooks::attach(program, via, self.opened.take(via))
+    /// Links the program of an event, or its gate, to a hook. At a tracepoint with a chain, the chain has the link.
+    pub(in crate::attach) fn connect(&mut self, attached: &mut Attached) -> Result<(), Cause> {
+        let opened = self.opened.take(&attached.via);
+        let Some(chain) = &attached.chain else {
+            attached.link = hooks::attach(attached.linked_program(), &attached.via, opened)?;
+            return Ok(());
+        };
+        if let Some(gate) = &attached.gate {
+            chain.set(Arc::clone(gate.program()))?;
+        }
+        // Programs that were made ahead show that many events are being attached. These share a gate.
+        chain.connect(opened, !self.prepared.is_empty())
     }
+
+    /// Joins the chain of a tracepoint. `None` at other hooks, and for a program that is attached directly.
+    pub(in crate::attach) fn join(
+        &self,
+        via: &AttachPoint,
+        dispatch: Dispatch,
+    ) -> Result<Option<ChainPlace>, Cause> {
+        if !Chains::takes(via) {
+            return Ok(None);
+        }
+        match dispatch {
+            Dispatch::Direct => Ok(None),
+            Dispatch::Table => self.chains.join(via, self.rank(Sort::Event), &self.ended).map(Some),
+            // An event probe counts its missed hits itself.
+            Dispatch::Gate => self.chains.join(via, self.rank(Sort::Trigger), &Arc::default()).map(Some),
+        }
+    }
+}
+
+/// Waits until the triggers of an event can request snapshots, if it has triggers.
+fn complete_for(maps: &SessionMaps, request: &Request<'_>) -> Result<(), AttachError> {
+    if request.hit_actions.triggers.is_empty() {
+        return Ok(());
+    }
+    maps.complete().map_err(|cause| AttachError::new(request.format.full_name(), cause))
 }

@@ -1,20 +1,30 @@
 //! A tracing session: its maps, and attaching to every kind of hook.
 //!
-//! The parts of a session own their state: the maps ([`SessionMaps`]) with switches, counters and lists of threads, the slots, the
-//! dispatch tables, the dispatchers of system calls, and what was opened or built ahead. The life cycle of what is attached is in
-//! `attached/lifecycle.rs`.
+//! The parts of a session own their state: the maps ([`SessionMaps`]) with switches, counters and lists of threads,
+//! the slots, the dispatch tables, the dispatchers of system calls, and the perf events and programs made ahead. The
+//! life cycle of attached programs is in `attached/lifecycle.rs`.
 
 mod attach;
 mod programs;
 
-use std::{collections::HashMap, os::fd::BorrowedFd, sync::Arc};
+use std::{
+    collections::HashMap,
+    os::fd::BorrowedFd,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 #[cfg(feature = "bpf-log")]
 use crate::attach::program::logs::Logs;
 use crate::{
     attach::{
-        AttachError, Context, CounterTable, Options, Switches, ThreadTable,
-        attached::dispatch_table::DispatchTables,
+        AttachError, AttachPoint, Context, CounterTable, Guard, Options, Switches, ThreadTable,
+        attached::{
+            chain::{Chains, Rank, Sort},
+            dispatch_table::{DispatchTables, ProgramCache},
+        },
         hooks::{opened::OpenedEvents, syscalls::Dispatchers},
         maps::SessionMaps,
         program::builder::LoadedProgram,
@@ -24,7 +34,7 @@ use crate::{
     event::Format,
     kernel::Cast,
     plan::{filter::Filter, probe::ProbeContext, source::ProgramContext},
-    sys::bpf::ring::RingMemory,
+    sys::bpf::cpu_ring::CpuRing,
 };
 
 use super::program::object::Functions;
@@ -36,6 +46,16 @@ pub struct Session {
     context: Context,
     slots: Slots,
     pub(in crate::attach) tables: DispatchTables,
+    cache: ProgramCache,
+    chains: Chains,
+    /// Whether the chains belong to this session alone.
+    is_alone: bool,
+    /// Identifies its consumers in chains.
+    number: u64,
+    /// Missed hits of gates that sessions share, when this session was made.
+    missed_before: u64,
+    /// Missed hits of consumers that left their chains.
+    ended: Arc<AtomicU64>,
     calls: Dispatchers,
     follow: Option<Follow>,
     opened: OpenedEvents,
@@ -61,7 +81,28 @@ impl Session {
     ///
     /// # Errors
     /// When the kernel refuses a map.
-    pub fn new(options: &Options, context: Context) -> Result<(Self, Vec<RingMemory>), AttachError> {
+    pub fn new(options: &Options, context: Context) -> Result<(Self, Vec<CpuRing>), AttachError> {
+        Self::make(options, context, Chains::new(options.slots), false)
+    }
+
+    /// As [`Session::new`], and the session's events share the links of tracepoints with other sessions.
+    ///
+    /// # Errors
+    /// As [`Session::new`].
+    pub fn with_chains(
+        options: &Options,
+        context: Context,
+        chains: Chains,
+    ) -> Result<(Self, Vec<CpuRing>), AttachError> {
+        Self::make(options, context, chains, true)
+    }
+
+    fn make(
+        options: &Options,
+        context: Context,
+        chains: Chains,
+        is_shared: bool,
+    ) -> Result<(Self, Vec<CpuRing>), AttachError> {
         let (maps, rings) = SessionMaps::new(options)?;
         context.install(&maps).map_err(|cause| AttachError::new("session", cause))?;
         let session = Self {
@@ -70,6 +111,12 @@ impl Session {
             context,
             slots: Slots::new(options.slots),
             tables: DispatchTables::new(options.slots),
+            cache: ProgramCache::default(),
+            number: chains.next_session(),
+            is_alone: !is_shared,
+            missed_before: chains.missed(),
+            chains,
+            ended: Arc::default(),
             follow: None,
             opened: OpenedEvents::default(),
             prepared: HashMap::new(),
@@ -132,10 +179,28 @@ impl Session {
         self.follow = None;
     }
 
-    /// Hits for which the kernel ran no program that events share, because another program was running on that CPU, and the
-    /// missed hits of events that are detached.
+    /// Hits for which the kernel ran no gate that events share, because another program was running on that CPU, and
+    /// the missed hits of events that are detached. Sessions share the gate of perf tracepoints, so the hits that it
+    /// missed since this session was made are an upper bound of this session's.
     pub fn missed(&self) -> u64 {
-        self.tables.missed()
+        let shared = self.chains.missed().saturating_sub(self.missed_before);
+        self.tables.missed() + shared + self.ended.load(Ordering::Relaxed)
+    }
+
+    /// Whether an attachment at this attach point needs no perf event to be opened: it is open, or the tracepoint is
+    /// linked.
+    pub fn has_perf_event(&self, via: &AttachPoint) -> bool {
+        self.opened.has(via) || self.chains.is_linked(via)
+    }
+
+    /// The rank of this session's consumers of a sort in a chain.
+    pub(in crate::attach) fn rank(&self, sort: Sort) -> Rank {
+        Rank { session: self.number, sort }
+    }
+
+    /// Passes the perf tracepoints to the guard process, which holds them too.
+    pub fn guard(&self, guard: &Arc<Guard>) {
+        self.chains.guard(guard);
     }
 
     /// Logs what programs logged since the last call, if the eBPF object is built with logging too.

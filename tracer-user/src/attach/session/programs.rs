@@ -6,7 +6,7 @@ use super::Session;
 use crate::{
     attach::{
         AttachError, Request,
-        program::builder::{Built, BulkBuilder, Key, LoadedProgram, ProgramBuilder},
+        program::builder::{Built, BulkBuilder, LoadedProgram, ProgramBuilder},
     },
     event::Slot,
 };
@@ -26,25 +26,14 @@ impl Session {
             return Ok(program);
         }
         let builder = self.builder();
-        let coded = builder.coded(request, slot)?;
-        let Some(key) = &coded.key else { return builder.make(request, &coded) };
-        if let Some(program) = self.tables.find(request.via, key) {
+        let generated = builder.generate(request, slot)?;
+        let Some(key) = &generated.key else { return builder.make(request, &generated) };
+        if let Some(program) = self.cache.find(request.via, key) {
             return Ok(program);
         }
-        let program = builder.make(request, &coded)?;
-        self.remember(request, key.clone(), &program)?;
+        let program = builder.make(request, &generated)?;
+        self.cache.remember(request.via, key.clone(), &program);
         Ok(program)
-    }
-
-    fn remember(
-        &mut self,
-        request: &Request<'_>,
-        key: Key,
-        program: &Arc<LoadedProgram>,
-    ) -> Result<(), AttachError> {
-        self.tables
-            .remember(request.via, key, program)
-            .map_err(|cause| AttachError::new(request.format.full_name(), cause))
     }
 
     /// Makes the programs of events that the caller is about to attach with exactly these requests. The requests must
@@ -57,24 +46,17 @@ impl Session {
 
     /// A builder that makes programs of this session while the session is used for something else.
     pub fn bulk_builder(&self) -> BulkBuilder {
-        BulkBuilder {
-            maps: Arc::clone(&self.maps),
-            context: self.context.clone(),
-            known: self.tables.all_known(),
-        }
+        BulkBuilder { maps: Arc::clone(&self.maps), context: self.context.clone(), known: self.cache.all() }
     }
 
     /// Stores programs for [`Session::attach`].
     pub fn take_built(&mut self, built: Vec<Built>) {
-        for Built { kind, via, name, key, place } in built {
+        for Built { kind, via, key, place } in built {
             let Some(program) = place.get() else { continue };
-            let remembered = key.is_none_or(|key| {
-                let done = self.tables.remember(&via, key, program);
-                done.inspect_err(|cause| tracing::debug!("{name}: {cause}")).is_ok()
-            });
-            if remembered {
-                self.prepared.insert(kind, Arc::clone(program));
+            if let Some(key) = key {
+                self.cache.remember(&via, key, program);
             }
+            self.prepared.insert(kind, Arc::clone(program));
         }
     }
 }

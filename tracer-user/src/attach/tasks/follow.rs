@@ -25,7 +25,7 @@ impl Follow {
         cast: Option<Cast>,
     ) -> Result<Self, Cause> {
         let offset = task_pid.to_ne_bytes();
-        let templates = [("follow_fork", "sched_process_fork"), ("follow_free", "sched_process_free")];
+        let templates = [("pids_fork", "sched_process_fork"), ("pids_free", "sched_process_free")];
         let pids = |map: &str| (map == PIDS).then(|| threads.as_fd());
         let hooks = attach_hook(&templates, &[("TASK_PID", &offset)], cast, pids)?;
         Ok(Self { _hooks: hooks })

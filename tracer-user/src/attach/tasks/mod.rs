@@ -39,7 +39,7 @@ pub struct TaskOffsets {
     pub live: u32,
 }
 
-/// Follows tasks while it lives.
+/// Follows tasks until it is dropped.
 #[derive(Debug)]
 pub struct Tasks {
     _hooks: Vec<(Prog, OwnedFd)>,
@@ -100,8 +100,8 @@ impl Tasks {
         self.table.update(&process.to_ne_bytes(), &mark.to_ne_bytes())
     }
 
-    /// Since when a process takes part, if it does. A process that ended or ran another program takes no part, even if
-    /// its event was not read yet.
+    /// The time since which a process takes part (`CLOCK_MONOTONIC`); `None` if it takes no part. A process that
+    /// ended or ran another program takes no part, even if its event was not read yet.
     pub fn mark(&self, process: u32) -> Option<u64> {
         let value = self.table.lookup(&process.to_ne_bytes()).ok()??;
         value.first_chunk().map(|mark| u64::from_ne_bytes(*mark))
@@ -116,7 +116,7 @@ impl Tasks {
         }
     }
 
-    /// The oldest `most` events since the last call, and whether events were lost.
+    /// The oldest events since the last call, at most `most` of them, and whether events were lost.
     pub fn news(&mut self, most: usize) -> (Vec<TaskEvent>, bool) {
         let mut all = Vec::new();
         let mut take = |bytes: &[u8]| {

@@ -284,6 +284,8 @@ pub enum Helper {
     GetFuncIp = 173,
     /// Since 5.15.
     GetAttachCookie = 174,
+    /// Since 5.16, in programs that user space runs.
+    KallsymsLookupName = 179,
     /// Since 5.17.
     Loop = 181,
 }
@@ -324,6 +326,7 @@ impl Helper {
             165 => "bpf_snprintf",
             173 => "bpf_get_func_ip",
             174 => "bpf_get_attach_cookie",
+            179 => "bpf_kallsyms_lookup_name",
             181 => "bpf_loop",
             195 => "bpf_map_lookup_percpu_elem",
             208 => "bpf_ktime_get_tai_ns",
@@ -474,6 +477,7 @@ impl Insn {
     }
 
     /// Decodes eight bytes, little endian.
+    #[cfg(any(test, feature = "internals"))]
     pub fn decode(bytes: [u8; INSN_SIZE]) -> Self {
         Self {
             op: bytes[0],

@@ -1,7 +1,7 @@
 //! References of generated code to maps.
 //!
-//! An instruction carries its reference through all passes. [`bind`] replaces references by descriptors in programs that
-//! contain no template. In functions that are linked into a template, `code::link` makes them relocations.
+//! An instruction keeps its reference in all passes. [`bind`] replaces references by descriptors in programs
+//! that contain no template. In functions that are linked into a template, `code::link` makes them relocations.
 
 use std::fmt;
 
@@ -22,14 +22,12 @@ pub enum MapRef {
     HistDrops,
     /// Memory of each CPU for a histogram.
     HistScratch,
-    /// An array whose only value is an empty entry of a histogram.
-    HistEmpty,
     /// An array whose only value describes the last snapshot ([`crate::plan::hist::snapshot`]).
     HistSnapshot,
     /// The entries of another histogram, one of [`crate::plan::hist::References::owners`].
     HistOwner(u16),
-    /// The instance's rings.
-    Rings,
+    /// The instance's ring buffers of control records.
+    Controls,
     /// The instance's switches.
     Switches,
     /// The instance's lists of threads.
@@ -42,14 +40,14 @@ pub enum MapRef {
     Emission,
     /// The values of an event that another program emits.
     Stage,
-    /// The array of programs that a gate calls.
+    /// The program array of a dispatch table.
     Programs,
-    /// An array of each CPU whose only value counts the hits of a gate.
+    /// A per-CPU array whose only value counts the hits of a dispatch table.
     Hits,
 }
 
 impl MapRef {
-    /// The symbol in the template's object that stands for the map, if templates have one.
+    /// The symbol in the template's object that represents the map, if templates have one.
     pub fn symbol(self) -> Option<&'static str> {
         match self {
             Self::SymbolFormat => Some(tracer_abi::SYMBOL_FORMAT),
@@ -68,10 +66,9 @@ impl fmt::Display for MapRef {
             Self::HistTable => "hist_table",
             Self::HistDrops => "hist_drops",
             Self::HistScratch => "hist_scratch",
-            Self::HistEmpty => "hist_empty",
             Self::HistSnapshot => "hist_snapshot",
             Self::HistOwner(number) => return write!(f, "hist_owner_{number}"),
-            Self::Rings => "rings",
+            Self::Controls => "controls",
             Self::Switches => "switches",
             Self::Pids => "pids",
             Self::RelayArea => "relay_area",

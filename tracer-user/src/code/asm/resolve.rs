@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dead_code_and_empty_jumps_go() {
+    fn dead_code_and_empty_jumps_are_removed() {
         let mut asm = Assembler::new();
         let (end, dead) = (asm.label(), asm.label());
         asm.mov(Reg::R0, 1);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_to_a_jump_is_direct() {
+    fn a_jump_to_a_jump_is_redirected() {
         let mut asm = Assembler::new();
         let (middle, end) = (asm.label(), asm.label());
         asm.mov(Reg::R0, 0);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn islands_reach_far_labels() {
+    fn far_labels_are_reached_over_islands() {
         let mut asm = Assembler::new();
         let (yes, no) = (asm.label(), asm.label());
         for value in 0..120_000 {

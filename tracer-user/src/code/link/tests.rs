@@ -134,7 +134,7 @@ fn addresses_of_functions_are_relocated() {
 }
 
 #[test]
-fn what_is_missing_or_doubled_is_named() {
+fn missing_and_duplicate_functions_are_named() {
     let missing = link(&template(None), &[returns(tracer_abi::FILTER, 0)]).unwrap_err();
     assert_eq!(missing.to_string(), "template object: no function for undefined symbol `tracer_record`");
     let twice = link(&template(None), &[returns(tracer_abi::FILTER, 0), returns(tracer_abi::FILTER, 1)]);

@@ -10,14 +10,14 @@ use tracer_abi::{COMMON_SIZE, INJECT_COMM, INJECT_CPU, INJECT_LENGTH, MAX_PAYLOA
 
 use crate::{
     code::asm::{Alu, Assembler, Cond, Function, Helper, Label, MapRef, Reg, Width},
-    event::synthetic::{Event, Member, TEXT_ROOM},
+    event::synthetic::{Event, Member, TEXT_SIZE},
 };
 
 /// Symbol of the function.
 pub const EMIT: &str = "tracer_emit";
 
 /// Largest size in bytes of a text or stack after the record (`STR_VAR_LEN_MAX`; `HIST_STACKTRACE_SIZE` is the same).
-const DATA_MAX: i32 = TEXT_ROOM as i32;
+const DATA_MAX: i32 = TEXT_SIZE as i32;
 /// Replacement for a text that cannot be read (`FAULT_STRING`).
 const FAULT: [u8; 8] = *b"(fault)\0";
 
@@ -80,11 +80,11 @@ fn field(asm: &mut Assembler, member: &Member, number: usize, at: i16, out: Labe
     let value = 8 * number as i16;
     if member.is_text() && !member.is_dynamic() {
         let read = asm.label();
-        for word in 0..TEXT_ROOM as i16 / 8 {
+        for word in 0..TEXT_SIZE as i16 / 8 {
             asm.store(Width::D, RECORD, at + 8 * word, 0);
         }
         asm.address(Reg::R1, RECORD, i32::from(at));
-        asm.mov(Reg::R2, TEXT_ROOM as i32);
+        asm.mov(Reg::R2, TEXT_SIZE as i32);
         asm.load(Width::D, Reg::R3, VALUES, value);
         asm.call(Helper::ProbeReadKernelStr);
         asm.jump_if(Cond::SGe, Reg::R0, 0, read);
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_that_no_buffer_takes_are_not_made() {
+    fn records_that_are_too_long_for_a_buffer_are_not_built() {
         let member = |ty: &str, n: usize| {
             Member::new(format!("f{n}"), ty.to_owned(), |digits| digits.parse().ok()).unwrap()
         };

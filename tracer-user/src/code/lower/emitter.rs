@@ -1,9 +1,9 @@
-//! The function that is being generated: its instructions, the roles of its registers, its stack frame, and the facts at
-//! each point.
+//! The function that is being generated: its instructions, the roles of its registers, its stack frame, and the facts
+//! at each point.
 //!
 //! R6 is the context, R7 scratch memory or the payload, R8 the common word. A function that calls no helper keeps its
-//! arguments where they arrive and needs no prologue. The function's [`Uses`] are known only at its end. It is therefore
-//! lowered twice: the first pass collects the uses, the second pass starts from them.
+//! arguments where they arrive and needs no prologue. The function's [`Uses`] are known only at its end. It is
+//! therefore lowered twice: the first pass collects the uses, the second pass starts from them.
 
 use super::facts::{Fact, Facts};
 use crate::code::asm::{Alu, Assembler, Atomic, Cond, Function, Helper, Label, MapRef, Operand, Reg, Width};

@@ -1,4 +1,4 @@
-//! The two ways out of a test. The result of a test is a place in the code, never a value.
+//! The two exits of a test. A test's result is the exit that control takes; it is not stored as a number.
 
 use super::emitter::Emitter;
 use crate::code::asm::{Cond, Label, Operand, Reg};

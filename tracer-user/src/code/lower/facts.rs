@@ -43,14 +43,14 @@ impl Facts {
         }
     }
 
-    /// Forgets the facts of the current point that fail the test.
+    /// Forgets the facts at the current point that fail the test.
     pub(super) fn retain(&mut self, test: impl Fn(Fact) -> bool) {
         if let Some(now) = &mut self.now {
             now.retain(|fact| test(*fact));
         }
     }
 
-    /// Forgets all texts, also those of labels that are not bound yet.
+    /// Forgets all texts and the thread's name, also at labels that are not bound yet.
     pub(super) fn forget_texts(&mut self) {
         for facts in self.now.iter_mut().chain(self.at.values_mut()) {
             facts.retain(|fact| matches!(fact, Fact::Group(_)));

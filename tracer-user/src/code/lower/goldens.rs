@@ -310,7 +310,7 @@ fn an_unconditional_trigger_is_a_few_instructions() {
 }
 
 #[test]
-fn of_a_record_handed_over_only_the_numbers_asked_for_are_read() {
+fn only_the_numbers_that_a_filter_reads_are_copied_from_user_records() {
     let hook = ProgramContext::UserRecord(crate::plan::source::UserRecord {
         address: 112,
         length: 104,
@@ -324,7 +324,7 @@ fn of_a_record_handed_over_only_the_numbers_asked_for_are_read() {
     tracer_filter:
         0  r6 = r1
         1  r8 = r3
-          ; the record as far as the filter looks at it
+          ; the fields that the filter reads
         2  r7 = r10
         3  r7 += -32
         4  *(u64 *)(r7 + 0) = r8

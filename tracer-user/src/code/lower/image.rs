@@ -1,10 +1,9 @@
-//! Records that replace the context: the part of a record that a filter reads, and the base record of an event probe.
+//! Records that replace the context for a filter: the part of a record that the filter reads.
 //!
-//! A filter reads a record, so its values are fetched as for a record: onto the stack, or into the memory in which the
-//! record will be built. An event probe reads the record of another dynamic event. That record is built first, at the
-//! end of scratch memory.
+//! A filter reads a record, so its values are fetched as for a record: onto the stack, or into the memory in which
+//! the record will be built.
 
-use tracer_abi::{COMMON_SIZE, FILTER_AREA, RECORD_AREA, STAMP_SIZE};
+use tracer_abi::{COMMON_SIZE, RECORD_AREA};
 
 use super::{emitter::Emitter, output::LowerError, probe::fetch_all};
 use crate::{
@@ -18,38 +17,17 @@ use crate::{
 /// Length in bytes of the longest record that is placed on the stack for a filter.
 pub(super) const IMAGE_MAX: usize = 128;
 
-/// Builds the record of the event that an event probe is attached to and makes it the context. R7 points to offset
-/// `from` of scratch memory, R8 is the common word.
-pub(super) fn base_record(
-    emit: &mut Emitter,
-    base: &ProbePlan,
-    from: usize,
-    whole: bool,
-) -> Result<(), LowerError> {
-    let into = (RECORD_AREA + FILTER_AREA - from) as i32;
-    emit.note("the record of the event that it sits on");
-    let common = emit.alloc(8);
-    emit.store(Width::D, Reg::R10, common, Reg::R8);
-    emit.alu(Alu::Add, Reg::R7, into);
-    emit.store(Width::D, Reg::R7, 0, Reg::R8);
-    fetch_all(emit, base, whole, |_, _| true)?;
-    emit.mov(Reg::R6, Reg::R7);
-    emit.alu(Alu::Sub, Reg::R7, into);
-    emit.load(Width::D, Reg::R8, Reg::R10, common);
-    Ok(())
-}
-
 /// Fetches the values that a filter reads and makes them the context. They are placed on the stack if the record is
-/// short and the filter reads no texts, otherwise in the record's place.
+/// short and the values are aligned numbers, otherwise in the record's place.
 pub(super) fn image(emit: &mut Emitter, plan: &ProbePlan, filter: &Filter) -> Result<(), LowerError> {
     let read = ReadBytes::by(filter);
     emit.use_flags(read.has(2, 4));
     if is_short(plan, &read) {
         return short_image(emit, plan, &read);
     }
-    let into = (RECORD_AREA - STAMP_SIZE) as i32;
+    let into = RECORD_AREA as i32;
     emit.use_scratch();
-    emit.note("the record as far as the filter looks at it");
+    emit.note("the fields that the filter reads");
     emit.alu(Alu::Add, Reg::R7, -into);
     // The common word is stored there, because fetching overwrites R8.
     emit.store(Width::D, Reg::R7, 0, Reg::R8);
@@ -69,7 +47,7 @@ pub(super) fn on_stack(
     size: usize,
     fill: impl FnOnce(&mut Emitter) -> Result<(), LowerError>,
 ) -> Result<(), LowerError> {
-    emit.note("the record as far as the filter looks at it");
+    emit.note("the fields that the filter reads");
     let image = emit.alloc(size);
     let memory = emit.uses().scratch.then(|| emit.alloc(8));
     if let Some(memory) = memory {

@@ -40,7 +40,7 @@ pub enum LowerError {
     #[error("a number of {0} bytes")]
     NumberSize(usize),
     /// Text or data at a varying place, at a hook that has no record.
-    #[error("the hook has no data behind the fixed fields")]
+    #[error("the hook has no data after the fixed fields")]
     NoData,
     /// A record longer than any payload.
     #[error("a record of {0} bytes")]

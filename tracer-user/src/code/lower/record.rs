@@ -65,7 +65,7 @@ fn lower_record(format: &Format, hook: &ProgramContext, uses: Uses) -> Result<(C
             copy_variable(&mut emit, format, payload);
             None
         }
-        // The writer of a record defines where it ends.
+        // The record's writer gives its length.
         (ProgramContext::Inject, true) => {
             copy_written(&mut emit, size, payload);
             None
@@ -320,7 +320,7 @@ fn neighbours(a: &FieldSource, b: &FieldSource) -> bool {
         Source::Extended { arg, path, width, .. } => {
             path.split_last().map(|(last, way)| (*arg, way.to_vec(), *last, *last + u32::from(*width)))
         }
-        Source::Arg(_) | Source::Const(_) | Source::SyscallArgs(_) => None,
+        Source::Arg(_) | Source::Const(_) | Source::SyscallArgs(_) | Source::Computed(_) => None,
     };
     let (Some(a), Some(b)) = (location(a), location(b)) else { return false };
     (a.0, &a.1) == (b.0, &b.1) && a.2 <= b.3 + 32 && b.2 <= a.3 + 32 && a.3.max(b.3) - a.2.min(b.2) <= 128

@@ -34,7 +34,7 @@ const COMMON: i16 = -16;
 pub struct Request<'a> {
     /// The event.
     pub format: &'a Format,
-    /// Where its values come from.
+    /// The source of its values.
     pub hook: &'a ProgramContext,
     /// The relay is itself a part of a program: the context is another event's record, the second argument the hook's
     /// context.
@@ -44,7 +44,7 @@ pub struct Request<'a> {
     pub is_injected: bool,
     /// Programs at the hook are preempted by others of their kind.
     pub nests: bool,
-    /// A process; its hits are not passed on.
+    /// A process whose hits are not passed on.
     pub but_process: Option<u32>,
 }
 

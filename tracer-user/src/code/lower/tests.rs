@@ -23,6 +23,7 @@ use crate::{
     },
 };
 
+mod expression;
 mod probe;
 mod raw;
 mod trigger;
@@ -67,7 +68,7 @@ fn number_op() -> impl Strategy<Value = NumberOp> {
     ])
 }
 
-/// Numbers that records often hold, and edge values.
+/// Common values of records, and edge cases.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![
         0_u64..4,
@@ -82,7 +83,7 @@ fn number() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Like the resolver: truncates to the size and extends by the sign again.
+/// Truncates to the size and sign-extends, as the resolver does.
 fn fitted(value: u64, size: u16, signed: bool) -> u64 {
     let shift = 64 - 8 * u32::from(size);
     if signed { ((value << shift) as i64 >> shift) as u64 } else { value << shift >> shift }
@@ -178,7 +179,7 @@ fn filters(test: impl Strategy<Value = Test> + 'static) -> impl Strategy<Value =
 
 /// Contents of a record of the layout above.
 #[derive(Clone, Debug)]
-struct Given {
+struct TestHit {
     common: [u8; 8],
     numbers: [u64; 3],
     texts: [Vec<u8>; 2],
@@ -191,7 +192,7 @@ struct Given {
     cpu: u32,
 }
 
-fn given() -> impl Strategy<Value = Given> {
+fn given() -> impl Strategy<Value = TestHit> {
     let bytes = || prop::collection::vec(prop::sample::select(b"aaab\0".to_vec()), 0..20);
     let mask = prop::collection::vec(prop_oneof![0_u64..4, Just(0), any::<u64>()], 0..4);
     let pointed = || prop::option::weighted(0.8, letters(20));
@@ -199,7 +200,7 @@ fn given() -> impl Strategy<Value = Given> {
         (any::<[u8; 8]>(), [number(), number(), number()], [bytes(), bytes()], any::<[u8; 11]>()),
         ([pointed(), pointed()], [bytes(), bytes()], mask, letters(15), 0_u32..4),
     )
-        .prop_map(|((common, numbers, texts, odd), (pointed, data, mask, comm, cpu))| Given {
+        .prop_map(|((common, numbers, texts, odd), (pointed, data, mask, comm, cpu))| TestHit {
             common,
             numbers,
             texts,
@@ -212,7 +213,7 @@ fn given() -> impl Strategy<Value = Given> {
         })
 }
 
-impl Given {
+impl TestHit {
     fn comm(&self) -> [u8; 16] {
         let mut comm = [0; 16];
         comm[..self.comm.len()].copy_from_slice(&self.comm);

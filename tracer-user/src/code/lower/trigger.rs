@@ -1,13 +1,12 @@
 //! `tracer_trigger`: performs the actions of an event's triggers at a hit.
 //!
 //! Each trigger is a filter and an action; triggers run in the kernel's order. A text that several filters read is
-//! fetched once. Taking from a count has three steps, so that it is exact on all CPUs: check that some are left, take
-//! one, check that it was there. A CPU that takes one, but finds that another CPU has changed the word in the meantime,
-//! gives it back.
+//! fetched once. A limited count is exact on all CPUs: the code checks that it is positive, decrements it, and checks
+//! the old value. If another CPU has made the same change in the meantime, the code increments the count again.
 
 use std::mem::offset_of;
 
-use tracer_abi::{Switches, asked, halted};
+use tracer_abi::{Switches, halted, requested};
 
 use super::{
     emitter::{Emitter, Uses},
@@ -53,7 +52,7 @@ fn lower(
 ) -> Result<(Vec<Function>, Uses), LowerError> {
     let filters: Vec<Filter> = triggers.iter().filter_map(|trigger| trigger.filter.clone()).collect();
     let filtered = !filters.is_empty();
-    // The union of what the filters read; each filter is lowered separately.
+    // The union of the fields that the filters read; each filter is lowered separately.
     let all = Filter::Or(filters);
     let built = Built::of(hook, filtered, !triggers.is_empty());
     if built.is_some() {
@@ -116,13 +115,13 @@ fn lower(
 /// The bit that requests an action from the template; 0 if the action needs no template.
 fn bit(action: &Action) -> u64 {
     match action {
-        Action::Snapshot => asked::SNAPSHOT,
-        Action::StackTrace => asked::STACK,
+        Action::Snapshot => requested::SNAPSHOT,
+        Action::StackTrace => requested::STACK,
         Action::TraceOn | Action::TraceOff | Action::Event { .. } | Action::Hists { .. } => 0,
     }
 }
 
-/// Performs one trigger's action; jumps to `skip` if there is nothing to do.
+/// Performs one trigger's action; jumps to `skip` if the action has no effect.
 fn act(emit: &mut Emitter, trigger: &Trigger, answer: Option<i16>, skip: Label) {
     match &trigger.action {
         Action::TraceOn => turn_recording(emit, true, trigger.count, skip),
@@ -186,7 +185,7 @@ fn turn_event(emit: &mut Emitter, slot: Slot, enable: bool, count: Option<Count>
     }
 }
 
-/// Takes one from a count and leaves the count's address in [`COUNT`]; jumps to `skip` if the count is used up.
+/// Decrements a count and leaves the count's address in [`COUNT`]; jumps to `skip` if the count is used up.
 fn take(emit: &mut Emitter, count: Count, skip: Label) {
     let place = offset_of!(Switches, counts) + 8 * usize::from(count.place);
     emit.address(COUNT, SWITCHES, place as i32);

@@ -1,13 +1,14 @@
 //! Records that a user program passes: copied from its memory unchanged, after the common fields.
 //!
-//! R6 is the registers, R7 the payload or the filter's memory, R8 the common word, R9 the length of a record that
-//! varies. A filter reads a copy, which then replaces the context, as for a dynamic event ([`super::probe`]). If the
-//! filter reads only numbers near the record's beginning, the copy is on the stack, from the first to the last of them.
-//! Otherwise it is in the place where the record will be built, and contains only the fixed part unless the filter
-//! reads data after it. Nothing from the program is trusted: bytes that cannot be read are zero, and a length
-//! is limited to the record.
+//! R6 is the `pt_regs` of the hook, R7 the payload or the filter's memory, R8 the common word, R9 the length of a
+//! record that varies. A filter reads a copy, which then replaces the context, as for a dynamic event
+//! ([`super::probe`]). If the filter reads only numbers near the record's beginning, the copy is on the stack, from
+//! the first to the last of them. Otherwise it is where the record will be built, and has only the fixed part unless
+//! the filter reads data after it.
+//!
+//! The program's data is untrusted: unreadable bytes become zero, and the length is limited to the largest record.
 
-use tracer_abi::{COMMON_SIZE, MAX_PAYLOAD, RECORD_AREA, STAMP_SIZE};
+use tracer_abi::{COMMON_SIZE, MAX_PAYLOAD, RECORD_AREA};
 
 use super::{
     emitter::Emitter,
@@ -70,8 +71,8 @@ pub(super) fn image(emit: &mut Emitter, record: UserRecord, filter: &Filter) -> 
         });
     }
     emit.use_scratch();
-    let into = (RECORD_AREA - STAMP_SIZE) as i32;
-    emit.note("the record as far as the filter looks at it");
+    let into = RECORD_AREA as i32;
+    emit.note("the fields that the filter reads");
     emit.alu(Alu::Add, Reg::R7, -into);
     emit.store(Width::D, Reg::R7, 0, Reg::R8);
     if record.varies && reads_data(filter) {
@@ -84,7 +85,7 @@ pub(super) fn image(emit: &mut Emitter, record: UserRecord, filter: &Filter) -> 
     Ok(())
 }
 
-/// R1 = destination of the bytes from `from` on, R3 = their address in the program.
+/// R1 = destination of the bytes from `from` on; R3 = their address in the program's memory.
 fn load_ends(emit: &mut Emitter, record: UserRecord, from: usize) {
     emit.address(Reg::R1, Reg::R7, from as i32);
     emit.load(Width::D, Reg::R3, Reg::R6, record.address as i16);
@@ -95,7 +96,7 @@ fn copy_fixed_part(emit: &mut Emitter, record: UserRecord) {
     copy_part(emit, record, COMMON_SIZE, usize::from(record.fixed));
 }
 
-/// Copies some of the fixed part.
+/// Copies bytes `from..to`, a part of the fixed part.
 fn copy_part(emit: &mut Emitter, record: UserRecord, from: usize, to: usize) {
     if from < to {
         emit.note(format!("the program's bytes {from} to {to}"));
@@ -124,8 +125,8 @@ fn copy_whole(emit: &mut Emitter, record: UserRecord) {
     emit.call(Helper::ProbeReadUser);
 }
 
-/// Bytes of the stack that hold everything that a filter reads, if it reads only numbers and they lie near the
-/// beginning.
+/// Size in bytes of the stack copy for a filter that reads only numbers near the record's beginning; None for other
+/// filters.
 fn short(read: &ReadBytes, filter: &Filter) -> Option<usize> {
     let fits = |test: &Test| match test {
         // The verifier requires aligned accesses to the stack.

@@ -1,7 +1,7 @@
 //! Register use: the registers that an instruction reads and writes, and the registers that are read after it.
 
 use super::program::{Item, Program};
-use crate::code::asm::{Alu, CALL, EXIT, Insn, JA, Reg, SOURCE_REG, class};
+use crate::code::asm::{Alu, Atomic, CALL, EXIT, FETCH, Insn, JA, Reg, SOURCE_REG, class};
 
 /// A set of registers, one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,9 +54,15 @@ pub(super) fn effect(item: &Item) -> (Regs, Regs) {
         class::LDX => (src, dst),
         class::LD => (Regs::NONE, dst),
         class::ST => (dst, Regs::NONE),
-        // An atomic operation may read R0 (compare and exchange) and write R0 or its source. Both count as read and not
-        // as written, so that no value needed later counts as overwritten.
-        class::STX if insn.is_atomic() => (dst.with(src).with(Regs::one(0)), Regs::NONE),
+        // Compare and exchange reads R0. Operations that fetch return the old value in R0 or in their source.
+        class::STX if insn.is_atomic() => {
+            let fetched = match insn.imm {
+                imm if imm & FETCH == 0 => Regs::NONE,
+                imm if imm == Atomic::CompareExchange as i32 => Regs::one(Reg::R0 as u8),
+                _ => src,
+            };
+            (dst.with(src).with(Regs::one(Reg::R0 as u8)), fetched)
+        }
         class::STX => (dst.with(src), Regs::NONE),
         _ if insn.op == CALL => (arguments(insn), Regs::ARGUMENTS.with(Regs::one(Reg::R0 as u8))),
         _ if insn.op == EXIT => (Regs::one(Reg::R0 as u8), Regs::NONE),
@@ -81,8 +87,8 @@ fn arguments(insn: Insn) -> Regs {
     (1..=count).map(Regs::one).fold(Regs::NONE, Regs::with)
 }
 
-/// Whether an item does nothing except set registers. A load has no other effect either, because a bad address is not a
-/// fault of the program.
+/// Whether an item only sets registers. This includes loads: the kernel handles a bad address, so a load has no other
+/// effect.
 pub(super) fn is_pure(item: &Item) -> bool {
     matches!(item.insn.class(), class::ALU | class::ALU64 | class::LDX) || item.insn.is_wide()
 }

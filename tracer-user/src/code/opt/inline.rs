@@ -2,7 +2,7 @@
 //!
 //! The function's frame is placed below its caller's. Registers R6 to R9 that the function writes and the caller still
 //! needs are saved around it. Its exits become jumps to its end. A function is not inlined if it calls others, if its
-//! address is taken, or if it uses its frame in a way that [`frame`] does not know.
+//! address is taken, or if it uses its frame in a way that [`frame`] does not support.
 
 use std::collections::HashMap;
 

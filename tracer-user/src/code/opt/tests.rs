@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::code::asm::{
-    Alu, Assembler, CALL, Cond, Function, Helper, LD_IMM64, Label, PSEUDO_CALL, Reg, Width,
+    Alu, Assembler, Atomic, CALL, Cond, Function, Helper, LD_IMM64, Label, PSEUDO_CALL, Reg, Width,
 };
 use crate::code::listing;
 
@@ -48,7 +48,7 @@ fn listed(insns: Vec<Insn>, cast: Option<Cast>) -> Vec<String> {
 }
 
 #[test]
-fn a_function_takes_the_place_of_its_call_and_its_frame_goes_below() {
+fn an_inlined_function_replaces_its_call_with_its_frame_below() {
     let main = function(|asm| {
         asm.mov(Reg::R6, Reg::R1);
         asm.store(Width::D, Reg::R10, -8, 5);
@@ -81,7 +81,27 @@ fn a_function_takes_the_place_of_its_call_and_its_frame_goes_below() {
 }
 
 #[test]
-fn exits_in_the_middle_become_jumps() {
+fn a_register_that_an_atomic_operation_changes_is_saved() {
+    let main = function(|asm| {
+        asm.mov(Reg::R6, Reg::R1);
+        call(asm, 1);
+        asm.alu(Alu::Add, Reg::R0, Reg::R6);
+    });
+    // The exchange is all that changes R6.
+    let callee = function(|asm| {
+        asm.store(Width::D, Reg::R10, -8, 7);
+        asm.push(Insn::atomic(Width::D, Atomic::Exchange, Reg::R10, -8, Reg::R6));
+        asm.load(Width::D, Reg::R0, Reg::R10, -8);
+    });
+    let listed = listed(program(vec![main, callee]), None);
+    let at = |wanted: &str| listed.iter().position(|line| line.contains(wanted));
+    let (saved, exchanged) = (at(" = r6"), at("r6 = atomic_exchange"));
+    let restored = at("r6 = *(u64 *)");
+    assert!(saved.is_some() && saved < exchanged && exchanged < restored, "{listed:#?}");
+}
+
+#[test]
+fn exits_of_inlined_functions_become_jumps() {
     let main = function(|asm| call(asm, 1));
     let callee = function(|asm| {
         let other: Label = asm.label();
@@ -98,7 +118,7 @@ fn exits_in_the_middle_become_jumps() {
 }
 
 #[test]
-fn functions_that_call_or_use_their_frame_in_other_ways_stay() {
+fn functions_with_calls_or_unknown_uses_of_the_frame_are_not_inlined() {
     let nested = program(vec![
         function(|asm| call(asm, 1)),
         function(|asm| call(asm, 2)),
@@ -117,7 +137,7 @@ fn functions_that_call_or_use_their_frame_in_other_ways_stay() {
 }
 
 #[test]
-fn a_program_never_needs_more_stack_than_there_is() {
+fn inlining_never_exceeds_the_stack() {
     let deep = |asm: &mut Assembler| {
         asm.store(Width::D, Reg::R10, -264, Reg::R1);
         asm.load(Width::D, Reg::R0, Reg::R10, -264);
@@ -132,13 +152,13 @@ fn a_program_never_needs_more_stack_than_there_is() {
     assert_eq!(improve(whole.clone(), &Known::default()), whole);
 }
 
-fn reading(size: i32, asked: bool) -> Vec<Insn> {
+fn reading(size: i32, requested: bool) -> Vec<Insn> {
     program(vec![function(|asm| {
         asm.load(Width::D, Reg::R3, Reg::R1, 8);
         asm.address(Reg::R1, Reg::R10, -16);
         asm.mov(Reg::R2, size);
         asm.call(Helper::ProbeReadKernel);
-        if !asked {
+        if !requested {
             asm.load(Width::W, Reg::R0, Reg::R10, -16);
             asm.address(Reg::R3, Reg::R10, -16);
             asm.load(Width::W, Reg::R3, Reg::R3, 9);
@@ -173,7 +193,7 @@ fn a_read_becomes_loads_where_the_kernel_casts() {
 }
 
 #[test]
-fn a_read_stays_without_a_cast_or_when_its_answer_is_asked_for() {
+fn a_read_stays_without_a_cast_or_if_its_result_is_used() {
     for (insns, cast) in
         [(reading(8, false), None), (reading(8, true), Some(CAST)), (reading(300, false), Some(CAST))]
     {
@@ -182,7 +202,7 @@ fn a_read_stays_without_a_cast_or_when_its_answer_is_asked_for() {
 }
 
 #[test]
-fn what_nobody_reads_or_calls_goes() {
+fn unused_results_and_functions_are_removed() {
     let main = function(|asm| {
         asm.mov(Reg::R4, 4);
         asm.alu(Alu::Add, Reg::R4, 1);
@@ -210,7 +230,7 @@ fn parametrised() -> Vec<Insn> {
 }
 
 #[test]
-fn parameters_decide_in_advance() {
+fn branches_on_parameters_are_decided() {
     for (bits, expected) in [(2, "r0 = 1"), (5, "r0 = 2")] {
         let bytes = [9, 9, 9, 9, bits, 0, 0, 0];
         let known = Known { frozen: &[Frozen { fd: 5, bytes: &bytes }], ..Known::default() };
@@ -225,7 +245,7 @@ fn parameters_decide_in_advance() {
 }
 
 #[test]
-fn the_only_value_of_a_map_is_named() {
+fn lookups_in_one_entry_arrays_become_addresses() {
     let looking_up = || {
         program(vec![function(|asm| {
             let none = asm.label();
@@ -247,7 +267,7 @@ fn the_only_value_of_a_map_is_named() {
 }
 
 #[test]
-fn an_answer_that_is_known_is_not_asked_for() {
+fn a_jump_with_a_known_condition_goes_to_its_target() {
     let main = function(|asm| {
         let no = asm.label();
         call(asm, 1);
@@ -272,7 +292,7 @@ fn an_answer_that_is_known_is_not_asked_for() {
 }
 
 #[test]
-fn what_is_written_into_the_frame_goes_unless_somebody_may_read_it() {
+fn unread_stores_to_the_frame_are_removed() {
     let storing = |read: fn(&mut Assembler)| {
         let main = function(|asm| {
             asm.store(Width::D, Reg::R10, -8, 1);
@@ -385,7 +405,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2048, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_better_program_gives_what_the_program_gave(steps in proptest::collection::vec(step(), 0..40)) {
+    fn optimised_programs_compute_the_same(steps in proptest::collection::vec(step(), 0..40)) {
         let insns = made_up(&steps);
         let better = improve(insns.clone(), &Known::default());
         prop_assert!(better.len() <= insns.len());

@@ -7,7 +7,7 @@ use super::fold::{self, Frozen, State};
 use super::program::{Edit, Program};
 use crate::code::asm::JA;
 
-/// Number of consecutive jumps that are followed; a longer chain would be a loop.
+/// Maximum number of consecutive jumps that are followed, so that a loop of jumps ends.
 const FOLLOWED: usize = 16;
 
 /// Shortens all paths.

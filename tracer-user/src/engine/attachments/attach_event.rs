@@ -3,43 +3,48 @@
 //! Work that makes the kernel wait is done off the owner's thread before the session takes the result over
 //! ([`super::aside`]).
 
-use rustix::io::Errno;
-
 use crate::{
-    buffer::clock::monotonic,
     engine::{
         Engine,
         attachments::{
-            aside::Refused, desired, reconcile::link_eprobe, session::event_config::EventConfig,
-            session::log_to_errno,
+            aside::{self, Refused},
+            desired,
+            reconcile::link_eprobe,
+            session::event_config::EventConfig,
         },
+        command::error::{CommandError, ErrorKind},
+        dependents,
+        probes::Tried,
     },
-    event::{EventId, InstanceId},
+    event::{EventId, Format, InstanceId},
     plan::source::ProgramContext,
 };
 
-/// Attaches an event to its hook. With `begins_off` it is turned off as a trigger would do it. When anything is refused, the
-/// event is detached again.
+/// Attaches an event to its hook. With `begins_off` the event begins soft-disabled, as a trigger would leave it. If
+/// anything is refused, the event is detached again.
 ///
 /// # Errors
-/// The kernel's for what it refuses, and `ENODEV` when the instance is gone.
+/// The kernel's errors, and `ENODEV` when the instance is gone.
 pub(super) fn attach_event(
     engine: &mut Engine,
     instance: InstanceId,
     event: EventId,
     begins_off: bool,
-) -> Result<(), Errno> {
-    engine.read_format(event)?;
+) -> Result<(), CommandError> {
+    aside::read_format(engine, event)?;
     let (facts, catalogue) = (engine.facts.clone(), engine.registry.events().clone());
     let format = catalogue.try_format(event, &facts)?;
     let probes = engine.registry.dynamic().probes_of(event);
     let user = engine.user.has(event);
-    // No record of it could be recorded.
+    // A record of such an event never fits, so nothing is attached for it.
     let too_long = user && format.fixed_size() > tracer_abi::MAX_PAYLOAD / 2;
     let without_hook = if user || engine.registry.synthetic().contains(event) {
         Some(ProgramContext::Inject)
     } else {
-        probes.as_ref().and_then(|probes| engine.eprobe_target(probes.first()?)).map(|(_, hook)| hook)
+        probes
+            .as_ref()
+            .and_then(|probes| dependents::eprobe_target(engine, probes.first()?))
+            .map(|(_, hook)| hook)
     };
     let chosen = engine
         .registry
@@ -51,47 +56,39 @@ pub(super) fn attach_event(
     let linked = match (&without_hook, &probes) {
         (Some(_), _) => Ok(()),
         (None, Some(probes)) => {
-            engine.open_for_probes(instance, event, probes);
-            engine.link_probes(instance, event, probes, &config)?
+            aside::open_for_probes(engine, instance, event, probes);
+            aside::link_probes(engine, instance, event, probes, &config)
         }
         (None, None) => {
-            engine.link_file(instance, event, &chosen, &config)?;
-            engine.open_perf_event(instance, event, &chosen.via);
+            aside::link_file(engine, instance, event, &chosen, &config)?;
+            aside::open_perf_event(engine, instance, event, &chosen.via);
             Ok(())
         }
     };
-    // Events whose programs this one refers to may have come or gone while others had turns.
+    // Events that this one's program refers to may have been attached or detached while other requests ran.
     let settings = desired::settings(engine, instance, event)?;
     let config = EventConfig { format, settings: &settings, begins_off };
-    let (mut no_hook, mut refused) = (None, Refused::default());
-    let session = engine.attachments.session_mut(instance).ok_or(Errno::NODEV)?;
+    let mut refused = Refused::default();
+    let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
     let attached = match (without_hook, &probes) {
         _ if too_long => Ok(()),
-        (Some(hook), _) => session.attach_emitted(event, hook, &config).map_err(|error| log_to_errno(&error)),
+        (Some(hook), _) => session.attach_emitted(event, hook, &config).map_err(CommandError::from),
         (None, Some(probes)) => {
-            linked.and_then(|()| session.attach_probes(event, probes, &config, &facts)).map_err(|tried| {
-                tracing::warn!("{}: {tried}", format.full_name());
-                no_hook = Some(tried.to_string());
-                tried.errno()
-            })
+            let attach = |()| Ok(session.attach_probes(event, probes, &config, &facts)?);
+            linked.and_then(attach).map_err(|error| no_hook(format, error))
         }
         (None, None) => {
-            session.attach_hook(event, &chosen, &config).or_else(|error| refused.keep(&chosen, &error))
+            session.attach_hook(event, &chosen, &config).or_else(|error| refused.keep(&chosen, error))
         }
     };
     let attached = match refused.0 {
-        // A filter may want a value that only the kernel's own record has.
-        Some(why) => engine.attach_tracepoint(instance, event, why, &config),
+        // A filter may need a value that only the kernel's own record has.
+        Some(why) => aside::attach_tracepoint(engine, instance, event, why, &config),
         None => attached,
     };
-    engine.forget_opened(instance);
-    if let Some(why) = no_hook {
-        let entry =
-            format!("tracer: error: no hook: {why}\n  Command: {}\n           ^\n", format.full_name());
-        engine.state(instance)?.errors.push(monotonic(), entry.into_bytes());
-    }
+    aside::forget_opened(engine, instance);
     attached?;
-    let state = engine.state(instance)?;
+    let state = engine.instances.state(instance)?;
     let newly = state.enabled.insert(event);
     state.recorded.insert(event);
     if probes.is_some() {
@@ -100,17 +97,25 @@ pub(super) fn attach_event(
     let is_counted = newly && probes.is_some();
     let mut done = if is_counted { link_eprobe(engine, instance, event, true) } else { Ok(()) };
     if done.is_ok() {
-        done = engine.changed(instance, event);
+        done = dependents::changed(engine, instance, event);
         if done.is_err() && is_counted {
             let _ = link_eprobe(engine, instance, event, false);
         }
     }
     if done.is_err() {
-        engine.state(instance)?.enabled.remove(&event);
+        engine.instances.state(instance)?.enabled.remove(&event);
         if let Some(session) = engine.attachments.session_mut(instance) {
             session.detach([event]);
         }
-        let _ = engine.changed(instance, event);
+        let _ = dependents::changed(engine, instance, event);
     }
     done
+}
+
+/// Adds an entry in tracer's own words for `error_log` to the error of an event whose probes have no hook.
+fn no_hook(format: &Format, error: CommandError) -> CommandError {
+    let Some(tried) = error.cause::<Tried>() else { return error };
+    let name = format.full_name();
+    let entry = format!("tracer: error: no hook: {tried}\n  Command: {name}\n           ^\n");
+    error.worded(entry.into_bytes())
 }

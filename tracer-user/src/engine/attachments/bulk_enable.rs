@@ -1,12 +1,13 @@
-//! Many events turned on at once: what takes time is begun early and done by several threads.
+//! Enabling many events at once: slow work begins early and runs in several threads.
 //!
-//! Perf tracepoints are opened by a thread while hooks are chosen and programs are made, by as many threads as there are
-//! CPUs ([`crate::attach::Session::prepare`]). The events are then hung up one by one, as few are.
+//! A thread opens the perf tracepoints while hooks are chosen and programs are made. As many threads as there are
+//! CPUs make the programs, up to a limit ([`BulkBuilder`]). The events are then attached one by one, as a few events
+//! are.
 
 use std::sync::atomic::AtomicBool;
 
 use crate::{
-    attach::{Ahead, Built, BulkBuilder, Opening},
+    attach::{Ahead, AttachPoint, Built, BulkBuilder, Opening},
     engine::{
         Cooperative, Engine,
         attachments::{
@@ -18,71 +19,78 @@ use crate::{
     event::{EventId, Format, InstanceId},
 };
 
-/// What was begun.
-pub(in crate::engine) struct Many {
+/// Work that was begun for many events.
+pub(in crate::engine) struct BulkEnable {
     opening: Opening,
-    ahead: Ahead,
+    /// Perf events that are being opened. `None` while it is not known yet which perf tracepoints are needed.
+    ahead: Option<Ahead>,
 }
 
-/// What is left of it while the events are hung up.
+/// Makes closers of perf events wait while the events are attached.
 pub(in crate::engine) struct BulkGuard {
     _opening: Opening,
 }
 
-impl Engine {
-    /// Where many events are about to be turned on, reads what they are and opens what they will hang on.
-    pub(in crate::engine) fn begin_many(&mut self, instance: InstanceId, events: &[EventId]) -> Option<Many> {
-        if events.len() <= BULK_THRESHOLD {
-            return None;
-        }
-        let opening = self.run_off_thread(Opening::begin);
-        let (facts, catalogue) = (self.facts.clone(), self.registry.events().clone());
-        self.run_off_thread(|| catalogue.read_formats(events, &facts));
-        let new = events.iter().filter(|event| is_to_attach(self, instance, **event));
-        let formats = new.filter_map(|event| self.registry.events().format(*event, &self.facts));
-        let ids: Vec<u16> = formats.filter_map(|format| self.attachments.hooks().perf_id(format)).collect();
-        Some(Many { opening, ahead: Ahead::start(ids) })
+/// Before many events are enabled, reads their formats and begins to open their perf tracepoints. `None` for at most
+/// [`BULK_THRESHOLD`] events.
+pub(in crate::engine) fn begin_bulk(
+    engine: &mut Engine,
+    instance: InstanceId,
+    events: &[EventId],
+) -> Option<BulkEnable> {
+    if events.len() <= BULK_THRESHOLD {
+        return None;
     }
-
-    /// Makes the programs of many events and hands the session what was opened for them.
-    pub(in crate::engine) fn prepare(
-        &mut self,
-        instance: InstanceId,
-        events: &[EventId],
-        many: Option<Many>,
-    ) -> Option<BulkGuard> {
-        let Many { opening, ahead } = many?;
-        let (facts, catalogue) = (self.facts.clone(), self.registry.events().clone());
-        let mut new: Vec<BuildInput<'_>> = Vec::new();
-        for event in events {
-            self.yield_to_readers();
-            if is_to_attach(self, instance, *event)
-                && let Some(format) = catalogue.format(*event, &facts)
-                && let Ok(settings) = desired::settings(self, instance, *event)
-            {
-                new.push(BuildInput { format, plan: self.attachments.hooks().of(format), settings });
-            }
-        }
-        if let Some(session) = self.attachments.session(instance) {
-            let (builder, stop) = (session.kernel().bulk_builder(), self.scheduler.stop_flag());
-            let built = self.run_off_thread(|| build(&builder, &new, &stop));
-            if let Some(session) = self.attachments.session_mut(instance) {
-                session.kernel_mut().take_built(built);
-                session.kernel_mut().opened().set_ahead(ahead);
-            }
-        }
-        Some(BulkGuard { _opening: opening })
-    }
+    let opening = engine.run_off_thread(Opening::begin);
+    let (facts, catalogue) = (engine.facts.clone(), engine.registry.events().clone());
+    engine.run_off_thread(|| catalogue.read_formats(events, &facts));
+    // A recording chooses its hooks before it opens perf events.
+    let is_known = engine.attachments.options().recording.is_none();
+    Some(BulkEnable { opening, ahead: is_known.then(|| open_ahead(engine, instance, events)) })
 }
 
-/// What the program of one of many events is made of.
+/// Makes the programs of many events. Gives them, and the perf events that are being opened, to the session.
+pub(in crate::engine) fn prepare(
+    engine: &mut Engine,
+    instance: InstanceId,
+    events: &[EventId],
+    bulk: Option<BulkEnable>,
+) -> Option<BulkGuard> {
+    let BulkEnable { opening, ahead } = bulk?;
+    let ahead = ahead.unwrap_or_else(|| open_ahead(engine, instance, events));
+    if let Some(session) = engine.attachments.session_mut(instance) {
+        session.style.share();
+    }
+    let (facts, catalogue) = (engine.facts.clone(), engine.registry.events().clone());
+    let mut new: Vec<BuildInput<'_>> = Vec::new();
+    for event in events {
+        engine.yield_to_readers();
+        if is_to_attach(engine, instance, *event)
+            && let Some(format) = catalogue.format(*event, &facts)
+            && let Ok(settings) = desired::settings(engine, instance, *event)
+        {
+            new.push(BuildInput { format, plan: engine.attachments.hooks().of(format), settings });
+        }
+    }
+    if let Some(session) = engine.attachments.session(instance) {
+        let (builder, stop) = (session.kernel().bulk_builder(), engine.scheduler.stop_flag());
+        let built = engine.run_off_thread(|| build(&builder, &new, &stop));
+        if let Some(session) = engine.attachments.session_mut(instance) {
+            session.kernel_mut().take_built(built);
+            session.kernel_mut().opened().set_ahead(ahead);
+        }
+    }
+    Some(BulkGuard { _opening: opening })
+}
+
+/// Inputs for the program of one event.
 struct BuildInput<'a> {
     format: &'a Format,
     plan: AttachPlan,
     settings: EventSettings,
 }
 
-/// Makes the programs of events that can share one with others.
+/// Makes the programs of those events that can share one with others.
 fn build(builder: &BulkBuilder, new: &[BuildInput<'_>], stop: &AtomicBool) -> Vec<Built> {
     let shared = new.iter().filter(|input| input.plan.via.shares());
     let requests: Vec<_> = shared
@@ -93,9 +101,17 @@ fn build(builder: &BulkBuilder, new: &[BuildInput<'_>], stop: &AtomicBool) -> Ve
     builder.build(&requests, stop)
 }
 
-/// Whether enabling an event takes attaching it to a hook of the kernel.
+/// Begins to open the perf tracepoints that these events will be attached to, as far as they are known.
+fn open_ahead(engine: &Engine, instance: InstanceId, events: &[EventId]) -> Ahead {
+    let new = events.iter().filter(|event| is_to_attach(engine, instance, **event));
+    let formats = new.filter_map(|event| engine.registry.events().format(*event, &engine.facts));
+    let ids = formats.filter_map(|format| engine.attachments.hooks().perf_id(format));
+    Ahead::start(ids.filter(|id| !engine.attachments.is_linked(&AttachPoint::Tracepoint(*id))).collect())
+}
+
+/// Whether enabling an event attaches a program to a kernel hook.
 fn is_to_attach(engine: &Engine, instance: InstanceId, event: EventId) -> bool {
-    let Some(state) = engine.get(instance) else { return false };
+    let Some(state) = engine.instances.get(instance) else { return false };
     let is_attached = state.enabled.contains(&event) && !engine.attachments.is_idle(instance, event);
     let session = engine.attachments.session(instance);
     let is_parked = session.is_some_and(|session| session.is_parked(event));

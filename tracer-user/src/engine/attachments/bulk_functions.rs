@@ -1,7 +1,9 @@
-//! Events of functions that are turned on at once: hung up through as few links as can be, before each is turned on as any other
-//! ([`InstanceSession::plan_shared`](super::live::Live)). The links are made by a thread meanwhile.
+//! Function events that are enabled at once. They are linked through as few links as possible, before each is enabled
+//! like any other event ([`InstanceSession::plan_shared`](super::session::InstanceSession::plan_shared)). Another
+//! thread makes the links.
 //!
-//! Left to themselves are events with triggers or several probes, whose programs refer to each other's slots.
+//! Events with triggers or several probes are attached one by one, because their programs refer to each other's
+//! slots.
 
 use std::collections::HashMap;
 
@@ -18,55 +20,51 @@ use crate::{
     event::{EventId, Format, InstanceId},
 };
 
-impl Engine {
-    /// Hangs up those of these events that can share a link, where they are many.
-    pub(in crate::engine) fn attach_together(&mut self, instance: InstanceId, events: &[EventId]) {
-        if events.len() <= BULK_THRESHOLD {
-            return;
+/// Links those of these events that can share a link, if there are more than [`BULK_THRESHOLD`].
+pub(in crate::engine) fn attach_together(engine: &mut Engine, instance: InstanceId, events: &[EventId]) {
+    if events.len() <= BULK_THRESHOLD {
+        return;
+    }
+    let (facts, catalogue) = (engine.facts.clone(), engine.registry.events().clone());
+    let mut functions: Vec<(EventId, Candidate)> = Vec::new();
+    for event in events {
+        engine.yield_to_readers();
+        let Some(state) = engine.instances.get(instance) else { return };
+        if state.enabled.contains(event)
+            || !state.triggers.of(*event).is_empty()
+            || state.triggers.is_soft(*event)
+        {
+            continue;
         }
-        let (facts, catalogue) = (self.facts.clone(), self.registry.events().clone());
-        let mut functions: Vec<(EventId, Candidate)> = Vec::new();
-        for event in events {
-            self.yield_to_readers();
-            let Some(state) = self.instances.get(&instance) else { return };
-            if state.enabled.contains(event)
-                || !state.triggers.of(*event).is_empty()
-                || state.triggers.is_soft(*event)
-            {
-                continue;
-            }
-            if let Some([probe]) = self.registry.dynamic().probes_of(*event).as_deref()
-                && let Some(candidate) = probes::shared(probe, &facts)
-            {
-                functions.push((*event, candidate));
-            }
+        if let Some([probe]) = engine.registry.dynamic().probes_of(*event).as_deref()
+            && let Some(candidate) = probes::shared(probe, &facts)
+        {
+            functions.push((*event, candidate));
         }
-        if functions.len() <= BULK_THRESHOLD {
-            return;
-        }
-        let formats: HashMap<EventId, &Format> = functions
-            .iter()
-            .filter_map(|(event, _)| Some((*event, catalogue.format(*event, &facts)?)))
-            .collect();
-        functions.retain(|(event, _)| formats.contains_key(event));
-        let mut settings: Vec<EventSettings> = Vec::with_capacity(functions.len());
-        for (event, _) in &functions {
-            self.yield_to_readers();
-            let Ok(wanted) = desired::settings(self, instance, *event) else { return };
-            settings.push(wanted);
-        }
-        let configs: Vec<EventConfig<'_>> = functions
-            .iter()
-            .zip(&settings)
-            .filter_map(|((event, _), settings)| {
-                Some(EventConfig { format: formats.get(event)?, settings, begins_off: false })
-            })
-            .collect();
-        let Some(session) = self.attachments.session_mut(instance) else { return };
-        let planned = session.plan_shared(&functions, &configs);
-        let linked = self.run_off_thread(|| planned.link());
-        if let Some(session) = self.attachments.session_mut(instance) {
-            session.finish_shared(functions, linked);
-        }
+    }
+    if functions.len() <= BULK_THRESHOLD {
+        return;
+    }
+    let formats: HashMap<EventId, &Format> =
+        functions.iter().filter_map(|(event, _)| Some((*event, catalogue.format(*event, &facts)?))).collect();
+    functions.retain(|(event, _)| formats.contains_key(event));
+    let mut settings: Vec<EventSettings> = Vec::with_capacity(functions.len());
+    for (event, _) in &functions {
+        engine.yield_to_readers();
+        let Ok(wanted) = desired::settings(engine, instance, *event) else { return };
+        settings.push(wanted);
+    }
+    let configs: Vec<EventConfig<'_>> = functions
+        .iter()
+        .zip(&settings)
+        .filter_map(|((event, _), settings)| {
+            Some(EventConfig { format: formats.get(event)?, settings, begins_off: false })
+        })
+        .collect();
+    let Some(session) = engine.attachments.session_mut(instance) else { return };
+    let planned = session.plan_shared(&functions, &configs);
+    let linked = engine.run_off_thread(|| planned.link());
+    if let Some(session) = engine.attachments.session_mut(instance) {
+        session.finish_shared(functions, linked);
     }
 }

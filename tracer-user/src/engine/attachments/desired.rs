@@ -1,6 +1,4 @@
-//! From wanted state to what each event's program does.
-
-use rustix::io::Errno;
+//! Derives the settings of each event's program from the wanted state.
 
 use crate::{
     engine::{
@@ -9,14 +7,15 @@ use crate::{
             session::InstanceSession,
             session::event_config::{EventConfig, EventSettings},
         },
+        command::error::{CommandError, ErrorKind},
         registry::catalogue::{SPECIAL, STACKS},
     },
     event::{EventId, Format, InstanceId},
 };
 
-/// Kinds of the records of the kernel's stack and of a thread's own.
+/// Kinds of the records of the kernel stack and of the user stack.
 pub(in crate::engine) fn stack_kinds(engine: &Engine) -> [u16; 2] {
-    // TRACE_STACK and TRACE_USER_STACK, kernel/trace/trace.h, where the kernel does not tell.
+    // TRACE_STACK and TRACE_USER_STACK of kernel/trace/trace.h, if the kernel shows no format for them.
     let [kernel, user] = STACKS;
     [(kernel, 4), (user, 12)].map(|(name, usual)| {
         let event = engine
@@ -30,7 +29,7 @@ pub(in crate::engine) fn stack_kinds(engine: &Engine) -> [u16; 2] {
     })
 }
 
-/// What an instance wants done with the hits of an event.
+/// The settings that an instance wants for the program of an event.
 ///
 /// # Errors
 /// `ENODEV` when the instance is gone.
@@ -38,8 +37,8 @@ pub(in crate::engine) fn settings(
     engine: &Engine,
     instance: InstanceId,
     event: EventId,
-) -> Result<EventSettings, Errno> {
-    let state = engine.get(instance).ok_or(Errno::NODEV)?;
+) -> Result<EventSettings, CommandError> {
+    let state = engine.instances.get(instance).ok_or(ErrorKind::Gone)?;
     let session = engine.attachments.session(instance);
     let slot = |target| session.and_then(|session| session.slot(target));
     Ok(EventSettings {
@@ -52,18 +51,18 @@ pub(in crate::engine) fn settings(
     })
 }
 
-/// Does something to an instance's session with what the instance wants of an event.
+/// Calls `act` with an instance's session and the configuration that the instance wants for an event.
 ///
 /// # Errors
-/// `ENODEV` when the instance is gone or has no session, and what `act` returns.
+/// `ENODEV` when the instance is gone or has no session, and the errors of `act`.
 pub(in crate::engine) fn with_config<T>(
     engine: &mut Engine,
     instance: InstanceId,
     event: EventId,
     format: &Format,
-    act: impl FnOnce(&mut InstanceSession, &EventConfig<'_>) -> Result<T, Errno>,
-) -> Result<T, Errno> {
+    act: impl FnOnce(&mut InstanceSession, &EventConfig<'_>) -> Result<T, CommandError>,
+) -> Result<T, CommandError> {
     let settings = settings(engine, instance, event)?;
-    let session = engine.attachments.session_mut(instance).ok_or(Errno::NODEV)?;
+    let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
     act(session, &EventConfig { format, settings: &settings, begins_off: false })
 }

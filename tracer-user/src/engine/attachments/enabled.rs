@@ -1,11 +1,11 @@
-//! The events that an instance has on, with a count of changes, so that nobody has to look through them to see that none changed.
-//! Its functions are those of the set.
+//! The enabled events of an instance: a set with a count of its changes. An equal count means that the set is
+//! unchanged.
 
 use std::collections::BTreeSet;
 
 use crate::event::EventId;
 
-/// Numbers of events.
+/// A set of events, with a count of its changes.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Enabled {
     events: BTreeSet<EventId>,
@@ -13,14 +13,14 @@ pub(in crate::engine) struct Enabled {
 }
 
 impl Enabled {
-    /// Adds an event; whether it was not there.
+    /// Adds an event. Returns whether it is new.
     pub(in crate::engine) fn insert(&mut self, event: EventId) -> bool {
         let new = self.events.insert(event);
         self.changes += u64::from(new);
         new
     }
 
-    /// Takes an event out; whether it was there.
+    /// Removes an event. Returns whether it was in the set.
     #[allow(clippy::trivially_copy_pass_by_ref)]
     pub(in crate::engine) fn remove(&mut self, event: &EventId) -> bool {
         let gone = self.events.remove(event);
@@ -28,18 +28,18 @@ impl Enabled {
         gone
     }
 
-    /// Whether an event is there.
+    /// Whether an event is in the set.
     #[allow(clippy::trivially_copy_pass_by_ref)]
     pub(in crate::engine) fn contains(&self, event: &EventId) -> bool {
         self.events.contains(event)
     }
 
-    /// All of them, in order.
+    /// All events, in order.
     pub(in crate::engine) fn iter(&self) -> impl Iterator<Item = &EventId> {
         self.events.iter()
     }
 
-    /// Counts up whenever an event came or went.
+    /// Number of changes: how often an event was added or removed.
     pub(in crate::engine) fn changes(&self) -> u64 {
         self.changes
     }

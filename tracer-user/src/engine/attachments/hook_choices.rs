@@ -1,17 +1,17 @@
-//! Which hook an event hangs on: a raw tracepoint where its plan was seen to make the kernel's records, else the perf
+//! The choice of an event's hook: a raw tracepoint if its plan was seen to make the kernel's records, else the perf
 //! tracepoint.
 //!
-//! A plan is put to the test when its event is first turned on, in a session of its own, and what came out stays known.
-//! Where many events are turned on at once, system calls share programs behind their dispatchers, one for all calls of a
-//! shape; all others go on perf tracepoints, where events with the same code share one as well. There is no time to put
-//! the plans of all others to the test, and at raw tracepoints each would have a program of its own.
+//! A plan is tried when its event is first enabled, in a session of its own, and the result is kept. If many events
+//! are enabled at once, system calls share programs behind their dispatchers, one for all calls of the same shape.
+//! All other events use perf tracepoints, where events with the same code share a program too. There is no time to
+//! try the plans of all these events, and at raw tracepoints each would have its own program.
 
 use std::collections::HashMap;
 
 use crate::{
     attach::{AttachPoint, Session, ids},
     engine::{
-        attachments::session::SessionFactory,
+        attachments::session::{InstanceSession, Scope, SessionFactory, attached_event},
         facts::Facts,
         hooks::{self, AttachPlan, BULK_THRESHOLD, Trial, Verdicts},
     },
@@ -20,41 +20,65 @@ use crate::{
     ring::Drain,
 };
 
-/// The system of system calls.
+/// The event system of the system calls.
 const SYSCALLS: &str = "syscalls";
 /// Bytes of a CPU's ring for trials.
 const RING_BYTES: u32 = 1 << 18;
-/// Programs that trials may load.
+/// Slots of the session for trials.
 const SLOTS: u32 = 2048;
 
-/// What is known of hooks.
+/// The hooks that were chosen, and the results of trials.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct HookChoices {
-    /// By id and name: both can come again for another event, but not together.
+    /// By id and name. A new event can reuse either of them, but not both.
     known: HashMap<(u16, String), AttachPlan>,
     verdicts: Verdicts,
     trial: Option<(Session, Drain)>,
 }
 
 impl HookChoices {
-    /// Chooses for events that are about to be turned on, and were not before.
-    pub(in crate::engine) fn learn(&mut self, events: &[&Format], factory: &SessionFactory, facts: &Facts) {
+    /// Chooses the hooks of events that are about to be enabled and have none yet. `recording` is the session of a
+    /// recording, which does not trace yet.
+    pub(in crate::engine) fn learn(
+        &mut self,
+        events: &[&Format],
+        factory: &SessionFactory,
+        recording: Option<&mut InstanceSession>,
+        facts: &Facts,
+    ) {
         let mut new: Vec<&Format> =
             events.iter().filter(|format| !self.known.contains_key(&key(format))).copied().collect();
         let many = new.len() > BULK_THRESHOLD;
-        if many {
+        // The programs of a recording are never replaced and need no gate. So a raw tracepoint costs less than a
+        // shared perf tracepoint.
+        let is_recording = recording.is_some();
+        if many && !is_recording {
             new.retain(|format| format.system == SYSCALLS);
         }
         if new.is_empty() {
             return;
         }
-        if self.trial.is_none() {
-            let made = factory.session(RING_BYTES, SLOTS, facts);
-            self.trial = made.ok().map(|(session, rings)| (session, Drain::new(rings)));
+        let Ok(own) = ids::own() else { return };
+        let mut trial = if let Some(session) = recording {
+            attached_event::trial(session, own.thread)
+        } else {
+            if self.trial.is_none() {
+                let made = factory.session(RING_BYTES, SLOTS, Scope::Every, facts);
+                self.trial = made.ok().map(|(session, rings)| (session, Drain::new(rings)));
+            }
+            let Some((session, drain)) = &mut self.trial else { return };
+            Trial { session, drain, own_thread: own.thread }
+        };
+        let mut chosen = hooks::choose(
+            &new,
+            factory.options().perf_tracepoints_only,
+            facts,
+            &mut trial,
+            &mut self.verdicts,
+        );
+        if is_recording {
+            hooks::alone(&mut chosen);
         }
-        let (Some((session, drain)), Ok(own)) = (&mut self.trial, ids::own()) else { return };
-        let mut trial = Trial { session, drain, own_thread: own.thread };
-        let chosen = hooks::choose(&new, false, facts, &mut trial, &mut self.verdicts);
         let registers = facts.btf().filter(|_| many).and_then(|btf| Registers::find(btf).ok()?);
         for (format, mut chosen) in new.into_iter().zip(chosen) {
             if let Some(registers) = &registers {
@@ -65,8 +89,8 @@ impl HookChoices {
         }
     }
 
-    /// The perf tracepoint that an event will hang on when it is turned on with many others, so far as that is known before
-    /// they were looked at.
+    /// The perf tracepoint that an event uses when it is enabled with many others. `None` if it uses another hook, or
+    /// if its hook is not known yet.
     pub(in crate::engine) fn perf_id(&self, format: &Format) -> Option<u16> {
         match self.known.get(&key(format)).map(|chosen| &chosen.via) {
             None => (format.system != SYSCALLS).then_some(format.id),
@@ -80,7 +104,7 @@ impl HookChoices {
         self.known
             .get(&key(format))
             .cloned()
-            .unwrap_or_else(|| AttachPlan::tracepoint(format, "many were turned on at once"))
+            .unwrap_or_else(|| AttachPlan::tracepoint(format, "many events were enabled at once"))
     }
 }
 

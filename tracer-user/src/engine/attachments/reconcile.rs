@@ -1,69 +1,70 @@
-//! Reconciliation: from what an instance wants of events to what is attached for them.
+//! Reconciliation: makes the attached programs match an instance's wanted state.
 //!
-//! A command changes wanted state: the enabled events, filters, triggers, reasons for soft mode, options. [`reconcile`] then
-//! compares it with what is attached, event by event ([`step`]), and makes the difference. Many events are handled in
-//! batches, with programs and links made by several threads. If something is refused, what was attached before stays, and
-//! the command takes its change of wanted state back.
+//! A command changes wanted state: the enabled events, filters, triggers, references for soft mode, options.
+//! [`reconcile`] then compares it with the attached programs, event by event ([`step`]), and applies the difference.
+//! Many events are handled in batches, with programs and links made by several threads. If something is refused, the
+//! program that was attached before stays, and the command takes its change of wanted state back.
 //!
-//! The kernel's side shares one piece of this state: a word says whether an event in soft mode is off, and triggers change
-//! it. An event that is off stays attached while it is in soft mode. If all reasons for soft mode have programs of their own,
-//! such an event is idle: it counts as attached and has no program.
-
-use rustix::io::Errno;
+//! Programs share one piece of this state: a word says whether an event in soft mode is disabled, and triggers change
+//! it. A disabled event stays attached while it is in soft mode. If all references for soft mode have programs of
+//! their own, such an event is idle: it counts as attached and has no program.
 
 use crate::{
     attach::Opening,
     engine::{
         Cooperative, Engine,
-        attachments::{attach_event::attach_event, desired, session::log_to_errno},
+        attachments::{aside, attach_event::attach_event, bulk_enable, bulk_functions, desired},
+        command::error::{CommandError, ErrorKind},
+        dependents,
+        operations::probe_counts,
     },
     event::{EventId, InstanceId, dynamic::Target},
 };
 
-/// Events that are detached between two turns of readers.
+/// Number of events that are detached before readers are served.
 const BATCH: usize = 32;
 
-/// What is wanted of events besides what their instance's state says.
+/// The goal for events, in addition to their instance's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum Goal {
-    /// They are recorded.
+    /// The events are recorded.
     On,
-    /// They are not recorded, as far as user space is concerned: triggers may turn them on.
+    /// User space disables the events. Triggers may enable them.
     Off,
-    /// They are what they were, on or off.
+    /// The events stay enabled or disabled.
     Unchanged,
 }
 
-/// An event as it is wanted and as it is attached.
+/// The wanted and the attached state of an event.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a state of its own")]
 struct Situation {
-    /// Triggers may turn the event on and off.
+    /// Triggers may enable and disable the event.
     soft: bool,
-    /// Nothing needs the event's own program while the event is off.
+    /// Nothing needs the event's own program while the event is disabled.
     may_idle: bool,
     /// The event counts as attached.
     attached: bool,
     /// It counts as attached and has no program.
     idle: bool,
-    /// It is off, by a trigger or as one would do it.
+    /// It is soft-disabled, by a trigger or by user space.
     off: bool,
 }
 
-/// How an event comes from its situation to a goal.
+/// The change that brings an event from its situation to a goal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// A program is attached, turned off at first or not.
+    /// A program is attached, soft-disabled at first or not.
     Attach { begins_off: bool },
-    /// The attached program goes on recording.
+    /// The attached program records again.
     TurnOn,
     /// The attached program stays and records nothing.
     TurnOff,
-    /// The program goes, and the event counts as attached.
+    /// The program is removed, and the event counts as attached.
     Idle,
     /// The event is detached.
     Detach,
-    /// The program is replaced by the one that is wanted.
+    /// The program is replaced by the wanted one.
     Replace,
 }
 
@@ -74,24 +75,24 @@ fn step(goal: Goal, is: Situation) -> Step {
         Goal::Off if !is.soft => Step::Detach,
         Goal::Off if is.may_idle => Step::Idle,
         Goal::Off => Step::TurnOff,
-        // A first reason for soft mode came.
+        // The first reference for soft mode was added.
         Goal::Unchanged if is.soft && !is.attached && is.may_idle => Step::Idle,
         Goal::Unchanged if is.soft && (!is.attached || (is.idle && !is.may_idle)) => {
             Step::Attach { begins_off: true }
         }
-        // The last reason went.
+        // The last reference was removed.
         Goal::Unchanged if is.attached && is.off && !is.soft => Step::Detach,
-        // The last reason that needs a program went.
+        // The last reference that needs a program was removed.
         Goal::Unchanged if is.attached && is.off && is.may_idle && !is.idle => Step::Idle,
         Goal::Unchanged => Step::Replace,
     }
 }
 
 fn situation(engine: &Engine, instance: InstanceId, event: EventId) -> Situation {
-    let Some(state) = engine.get(instance) else { return Situation::default() };
+    let Some(state) = engine.instances.get(instance) else { return Situation::default() };
     Situation {
         soft: state.triggers.is_soft(event),
-        // An event without a tracepoint is made by the programs that are attached for it.
+        // The programs that are attached for an event without a tracepoint make its records.
         may_idle: state.triggers.is_idle(event) && !engine.registry.events().is_made(event),
         attached: state.is_enabled(event),
         idle: engine.attachments.is_idle(instance, event),
@@ -99,7 +100,8 @@ fn situation(engine: &Engine, instance: InstanceId, event: EventId) -> Situation
     }
 }
 
-/// Makes what is attached for events follow what their instance wants. As in the kernel, everything that can be done is done.
+/// Makes the attached programs of events match their instance's wanted state. As in the kernel, an error of one event
+/// does not keep the others from their goal.
 ///
 /// # Errors
 /// The first error of an event.
@@ -108,34 +110,38 @@ pub(in crate::engine) fn reconcile(
     instance: InstanceId,
     events: &[EventId],
     goal: Goal,
-) -> Result<(), Errno> {
+) -> Result<(), CommandError> {
     match goal {
         Goal::On => turn_on(engine, instance, events),
         Goal::Off => turn_off(engine, instance, events),
-        Goal::Unchanged => events.iter().try_for_each(|event| {
-            // A single event may be a step of a change that is not consistent yet.
-            if events.len() > 1 {
-                engine.yield_to_readers();
+        Goal::Unchanged => {
+            let mut first = Ok(());
+            for event in events {
+                // A call for a single event may be a step of a change that is not consistent yet.
+                if events.len() > 1 {
+                    engine.yield_to_readers();
+                }
+                first = first.and(follow_state(engine, instance, *event));
             }
-            follow_state(engine, instance, *event)
-        }),
+            first
+        }
     }
 }
 
-/// Turns events on: many at once share programs and links where they can.
-fn turn_on(engine: &mut Engine, instance: InstanceId, events: &[EventId]) -> Result<(), Errno> {
-    engine.state(instance)?.expand();
+/// Enables events. Many at once share programs and links where they can.
+fn turn_on(engine: &mut Engine, instance: InstanceId, events: &[EventId]) -> Result<(), CommandError> {
+    engine.instances.state(instance)?.expand();
     let _opening = Opening::begin_at_once();
-    let bulk = engine.begin_many(instance, events);
+    let bulk = bulk_enable::begin_bulk(engine, instance, events);
     engine.make_session(instance)?;
-    engine.choose_hooks(events);
-    let bulk = engine.prepare(instance, events, bulk);
-    engine.attach_together(instance, events);
+    aside::choose_hooks(engine, events);
+    let bulk = bulk_enable::prepare(engine, instance, events, bulk);
+    bulk_functions::attach_together(engine, instance, events);
     let mut first = Ok(());
     for event in events {
         await_opened(engine, instance, *event);
         if engine.scheduler.is_stopping() {
-            first = first.and(Err(Errno::INTR));
+            first = first.and(Err(ErrorKind::Interrupted.into()));
             break;
         }
         let done = match step(Goal::On, situation(engine, instance, *event)) {
@@ -147,7 +153,7 @@ fn turn_on(engine: &mut Engine, instance: InstanceId, events: &[EventId]) -> Res
             }
             _ => attach_event(engine, instance, *event, false),
         };
-        first = first.and(done);
+        first = first.and(done.map_err(|error| engine.log_error(instance, error)));
     }
     if let Some(session) = engine.attachments.session_mut(instance) {
         session.kernel_mut().forget_ahead();
@@ -159,9 +165,9 @@ fn turn_on(engine: &mut Engine, instance: InstanceId, events: &[EventId]) -> Res
     first
 }
 
-/// Turns events off, in batches.
-fn turn_off(engine: &mut Engine, instance: InstanceId, events: &[EventId]) -> Result<(), Errno> {
-    engine.state(instance)?.expand();
+/// Disables events, in batches.
+fn turn_off(engine: &mut Engine, instance: InstanceId, events: &[EventId]) -> Result<(), CommandError> {
+    engine.instances.state(instance)?.expand();
     engine.collect(instance);
     let steps = events.iter().map(|event| (*event, step(Goal::Off, situation(engine, instance, *event))));
     let steps: Vec<(EventId, Step)> = steps.collect();
@@ -176,56 +182,58 @@ fn turn_off(engine: &mut Engine, instance: InstanceId, events: &[EventId]) -> Re
         of(Step::TurnOff).chain(of(Step::Idle)).for_each(|event| session.set_soft_off(event, true));
     }
     of(Step::Idle).for_each(|event| make_idle(engine, instance, event));
+    let mut first = Ok(());
     for event in gone {
-        link_eprobe(engine, instance, event, false)?;
+        first = first.and(link_eprobe(engine, instance, event, false));
         engine.yield_to_readers();
     }
     for event in events {
-        engine.changed(instance, *event)?;
+        first = first.and(dependents::changed(engine, instance, *event));
         engine.yield_to_readers();
     }
-    Ok(())
+    first
 }
 
-/// Lets one event follow its instance's state, on or off as it is.
-fn follow_state(engine: &mut Engine, instance: InstanceId, event: EventId) -> Result<(), Errno> {
+/// Makes one event match its instance's state. The event stays enabled or disabled.
+fn follow_state(engine: &mut Engine, instance: InstanceId, event: EventId) -> Result<(), CommandError> {
     let is = situation(engine, instance, event);
     match step(Goal::Unchanged, is) {
         Step::Attach { begins_off } => {
-            engine.choose_hooks(&[event]);
+            aside::choose_hooks(engine, &[event]);
             attach_event(engine, instance, event, begins_off)
         }
         Step::Detach => {
+            let mut first = Ok(());
             for gone in detach_events(engine, instance, &[event])? {
-                link_eprobe(engine, instance, gone, false)?;
+                first = first.and(link_eprobe(engine, instance, gone, false));
             }
-            engine.changed(instance, event)
+            first.and(dependents::changed(engine, instance, event))
         }
         Step::Idle => {
             make_idle(engine, instance, event);
-            engine.state(instance)?.enabled.insert(event);
-            engine.changed(instance, event)
+            engine.instances.state(instance)?.enabled.insert(event);
+            dependents::changed(engine, instance, event)
         }
         Step::Replace | Step::TurnOn | Step::TurnOff => replace_program(engine, instance, event),
     }
 }
 
-/// Takes the program of an event away that counts as attached.
+/// Removes the program of an event that counts as attached.
 fn make_idle(engine: &mut Engine, instance: InstanceId, event: EventId) {
-    engine.keep_counts(instance, &[event]);
+    probe_counts::keep_counts(engine, instance, &[event]);
     if let Some(session) = engine.attachments.session_mut(instance) {
         session.idle_at(event);
     }
 }
 
-/// Detaches events; those that were attached.
+/// Detaches events. Returns those that were attached.
 fn detach_events(
     engine: &mut Engine,
     instance: InstanceId,
     events: &[EventId],
-) -> Result<Vec<EventId>, Errno> {
-    engine.keep_counts(instance, events);
-    let state = engine.state(instance)?;
+) -> Result<Vec<EventId>, CommandError> {
+    probe_counts::keep_counts(engine, instance, events);
+    let state = engine.instances.state(instance)?;
     let gone = events.iter().copied().filter(|event| state.enabled.remove(event)).collect();
     if let Some(session) = engine.attachments.session_mut(instance) {
         session.detach(events.iter().copied());
@@ -233,7 +241,7 @@ fn detach_events(
     Ok(gone)
 }
 
-/// Waits, while readers are served, until the perf event that an event will be attached to is opened.
+/// Serves readers until the perf event for an event is open.
 fn await_opened(engine: &mut Engine, instance: InstanceId, event: EventId) {
     engine.yield_to_readers();
     let id = engine
@@ -248,16 +256,16 @@ fn await_opened(engine: &mut Engine, instance: InstanceId, event: EventId) {
     while is_due(engine) && !engine.scheduler.is_stopping() && engine.wait_for_readers() {}
 }
 
-/// Replaces the program of an attached event by the one that wanted state asks for. An event that is not attached stays so.
-fn replace_program(engine: &mut Engine, instance: InstanceId, event: EventId) -> Result<(), Errno> {
-    engine.state(instance)?;
+/// Replaces the program of an attached event by the wanted one. An event that is not attached stays detached.
+fn replace_program(engine: &mut Engine, instance: InstanceId, event: EventId) -> Result<(), CommandError> {
+    engine.instances.state(instance)?;
     if engine.attachments.session(instance).is_none() {
         return Ok(());
     }
     let catalogue = engine.registry.events().clone();
     // An event whose format was never read was never attached.
     let Some(format) = catalogue.known_format(event) else {
-        return engine.changed(instance, event);
+        return dependents::changed(engine, instance, event);
     };
     let special = catalogue.get(event).is_some_and(|known| catalogue.is_special(known.system));
     desired::with_config(engine, instance, event, format, |session, config| {
@@ -266,18 +274,23 @@ fn replace_program(engine: &mut Engine, instance: InstanceId, event: EventId) ->
         } else {
             session.change(event, config)
         };
-        done.map_err(|error| log_to_errno(&error))
+        done.map_err(CommandError::from)
     })?;
-    engine.changed(instance, event)
+    dependents::changed(engine, instance, event)
 }
 
-/// Counts an event probe in or out on its event, which has it among its triggers (`enable_eprobe()`).
+/// Adds or removes the reference of an event probe to its target event, which has the probe among its triggers
+/// (`enable_eprobe()`).
 pub(super) fn link_eprobe(
     engine: &mut Engine,
     instance: InstanceId,
     event: EventId,
     on: bool,
-) -> Result<(), Errno> {
+) -> Result<(), CommandError> {
+    // The events of a recording are never disabled one by one.
+    if engine.attachments.options().recording.is_some() {
+        return Ok(());
+    }
     let probes = engine.registry.dynamic().probes_of(event).unwrap_or_default();
     for probe in probes {
         let Target::Event { system, name, .. } = &probe.event.target else { continue };
@@ -296,36 +309,36 @@ pub(super) fn link_eprobe(
     Ok(())
 }
 
-/// Adds a reason for soft mode (`__ftrace_event_enable_disable(file, 1, 1)`): the event is attached from here on, and is on or
-/// off as it was. An idle reason has programs of its own.
+/// Adds a reference for soft mode (`__ftrace_event_enable_disable(file, 1, 1)`). The event is attached from here on,
+/// and stays enabled or disabled. An idle reference has programs of its own.
 ///
 /// # Errors
-/// What the kernel refuses; the reason is not added then.
+/// The kernel's errors. The reference is then not added.
 pub(in crate::engine) fn soft_mode_get(
     engine: &mut Engine,
     instance: InstanceId,
     event: EventId,
     idle: bool,
-) -> Result<(), Errno> {
-    engine.state(instance)?.triggers.soft_mode_get(event, idle);
+) -> Result<(), CommandError> {
+    engine.instances.state(instance)?.triggers.soft_mode_get(event, idle);
     let done = reconcile(engine, instance, &[event], Goal::Unchanged);
     if done.is_err() {
-        engine.state(instance)?.triggers.soft_mode_put(event, idle);
+        engine.instances.state(instance)?.triggers.soft_mode_put(event, idle);
     }
     done
 }
 
-/// Takes a reason for soft mode away. After the last one the event stays attached if it is on.
+/// Removes a reference for soft mode. After the last one, the event stays attached if it is enabled.
 ///
 /// # Errors
-/// What the kernel refuses.
+/// The kernel's errors.
 pub(in crate::engine) fn soft_mode_put(
     engine: &mut Engine,
     instance: InstanceId,
     event: EventId,
     idle: bool,
-) -> Result<(), Errno> {
-    engine.state(instance)?.triggers.soft_mode_put(event, idle);
+) -> Result<(), CommandError> {
+    engine.instances.state(instance)?.triggers.soft_mode_put(event, idle);
     reconcile(engine, instance, &[event], Goal::Unchanged)
 }
 
@@ -360,7 +373,7 @@ mod tests {
         assert_eq!(unchanged(Situation { may_idle: false, ..idle }), Step::Attach { begins_off: true });
         assert_eq!(unchanged(Situation { idle: false, ..idle }), Step::Idle);
         assert_eq!(unchanged(Situation { soft: false, may_idle: false, idle: false, ..idle }), Step::Detach);
-        // The last reason goes while the event is on.
+        // The last reference is removed while the event is enabled.
         assert_eq!(unchanged(ATTACHED), Step::Replace);
         assert_eq!(unchanged(Situation { soft: true, ..ATTACHED }), Step::Replace);
         assert_eq!(unchanged(Situation::default()), Step::Replace);

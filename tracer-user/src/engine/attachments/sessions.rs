@@ -1,23 +1,25 @@
-//! What is attached to the kernel: the sessions of all instances, and what making them needs.
+//! The sessions of all instances, and the objects that all sessions share.
 //!
-//! An instance gets its session when something of it must be attached for the first time, and keeps it until the
-//! instance goes. All sessions share one factory, one table of chosen hooks and one guard of perf events.
+//! An instance gets its session when a program is attached for it for the first time, and keeps it until the instance
+//! is removed. All sessions share one factory, one table of chosen hooks and one guard of perf events.
 
 use std::{collections::BTreeMap, os::fd::OwnedFd, sync::Arc};
 
 use crate::{
-    attach::{Guard, INLINE_CLOSE_MAX, take_unused},
+    attach::{AttachPoint, DETACH_MAX, Guard, INLINE_CLOSE_MAX, take_unused},
     engine::attachments::{
+        AttachOptions,
         hook_choices::HookChoices,
         session::{InstanceSession, SessionFactory},
     },
     event::{EventId, InstanceId},
-    sys::bpf::ring::RingMemory,
+    sys::bpf::{cpu_ring::CpuRing, ring::RingMemory},
 };
 
 /// The sessions of all instances.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Attachments {
+    options: AttachOptions,
     sessions: BTreeMap<InstanceId, InstanceSession>,
     factory: Option<Arc<SessionFactory>>,
     /// The hooks that were chosen for events.
@@ -27,12 +29,22 @@ pub(in crate::engine) struct Attachments {
 }
 
 impl Attachments {
+    /// No sessions yet.
+    pub(in crate::engine) fn new(options: AttachOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
+    /// The options that hold for all instances.
+    pub(in crate::engine) fn options(&self) -> AttachOptions {
+        self.options
+    }
+
     /// The session of an instance, if it has one.
     pub(in crate::engine) fn session(&self, instance: InstanceId) -> Option<&InstanceSession> {
         self.sessions.get(&instance)
     }
 
-    /// The session of an instance, to be changed.
+    /// The session of an instance, mutable.
     pub(in crate::engine) fn session_mut(&mut self, instance: InstanceId) -> Option<&mut InstanceSession> {
         self.sessions.get_mut(&instance)
     }
@@ -42,22 +54,27 @@ impl Attachments {
         self.sessions.iter().map(|(instance, session)| (*instance, session))
     }
 
-    /// Gives an instance its session.
+    /// Adds the session of an instance.
     pub(in crate::engine) fn insert(&mut self, instance: InstanceId, session: InstanceSession) {
         self.sessions.insert(instance, session);
     }
 
-    /// Removes the session of an instance. To drop it detaches everything, for which the kernel takes long.
+    /// Removes the session of an instance. Dropping it detaches everything, which takes the kernel long.
     pub(in crate::engine) fn remove(&mut self, instance: InstanceId) -> Option<InstanceSession> {
         self.sessions.remove(&instance)
     }
 
-    /// The factory of sessions, once it was needed.
+    /// The factory of sessions; `None` before its first use.
     pub(in crate::engine) fn factory(&self) -> Option<&Arc<SessionFactory>> {
         self.factory.as_ref()
     }
 
-    /// Keeps the factory for further sessions.
+    /// Whether a tracepoint has a link that a further event or histogram can share.
+    pub(in crate::engine) fn is_linked(&self, via: &AttachPoint) -> bool {
+        self.factory().is_some_and(|factory| factory.chains().is_linked(via))
+    }
+
+    /// Stores the factory for further sessions.
     pub(in crate::engine) fn set_factory(&mut self, factory: Arc<SessionFactory>) {
         self.factory = Some(factory);
     }
@@ -67,54 +84,56 @@ impl Attachments {
         &self.hooks
     }
 
-    /// The hooks of events, to be added to.
+    /// The hooks of events, mutable.
     pub(in crate::engine) fn hooks_mut(&mut self) -> &mut HookChoices {
         &mut self.hooks
     }
 
-    /// Whether an event is attached to no hook although it counts as attached, for it is off and needs no program.
+    /// Whether an event counts as attached but has no program, because it is disabled and needs none.
     pub(in crate::engine) fn is_idle(&self, instance: InstanceId, event: EventId) -> bool {
         self.session(instance).is_some_and(|session| session.is_idle(event))
     }
 
-    /// Whether an attached event is turned off, by a trigger or as one would do it.
+    /// Whether an attached event is soft-disabled, by a trigger or by user space.
     pub(in crate::engine) fn is_soft_off(&self, instance: InstanceId, event: EventId) -> bool {
         self.session(instance).is_some_and(|session| session.is_soft_off(event))
     }
 
-    /// The rings of all instances.
+    /// The ring buffers of all instances that wake their reader.
     pub(in crate::engine) fn rings(&self) -> impl Iterator<Item = &RingMemory> {
-        self.sessions.values().flat_map(|session| &session.queue.rings)
+        self.sessions.values().flat_map(|session| session.queue.rings()).map(CpuRing::controls)
     }
 
-    /// The process at the other end of this socket, which has called [`crate::attach::hold`], guards perf events from
-    /// the next time on that many events are attached.
+    /// Sets the socket of the process that guards perf events (it has called [`crate::attach::hold`]). The guard is
+    /// used from the next time on that many events are attached.
     pub(in crate::engine) fn set_guard(&mut self, socket: OwnedFd) {
         self.guard = Some(Arc::new(Guard::new(socket)));
     }
 
-    /// The process that guards perf events, while it is there.
+    /// The guard of perf events, while its process runs.
     pub(in crate::engine) fn guard(&self) -> Option<&Arc<Guard>> {
         self.guard.as_ref().filter(|guard| !guard.is_gone())
     }
 
-    /// Hands the perf events of an instance to the guard.
-    pub(in crate::engine) fn guard_events(&mut self, instance: InstanceId) {
-        let Some(guard) = self.guard().cloned() else { return };
-        if let Some(session) = self.session_mut(instance) {
-            session.guard(&guard);
+    /// Passes the perf events of an instance to the guard.
+    pub(in crate::engine) fn guard_events(&self, instance: InstanceId) {
+        if let (Some(guard), Some(session)) = (self.guard(), self.session(instance)) {
+            session.guard(guard);
         }
     }
 
-    /// Detaches everything of all instances. What is left are perf events that do nothing and take a while to be closed:
-    /// the guard closes many, the caller closes those that are returned.
+    /// Detaches everything of all instances. Some perf events without effect remain, because they take long to close:
+    /// the guard closes many, and the caller closes the returned ones.
     pub(in crate::engine) fn end(&mut self) -> Vec<OwnedFd> {
-        if let Some(guard) = self.guard() {
-            guard.dismiss();
+        match self.guard() {
+            // Detaching them takes longer than the end of a daemon may, and this process could not end meanwhile.
+            Some(guard) if guard.held() > DETACH_MAX => guard.leave(),
+            Some(guard) => guard.dismiss(),
+            None => {}
         }
         let sessions = std::mem::take(&mut self.sessions);
         let mut events: Vec<OwnedFd> = sessions.into_values().flat_map(InstanceSession::end).collect();
-        // Opened for a change that did not come to its end.
+        // Perf events that were opened for a change that did not complete.
         events.extend(take_unused());
         match self.guard() {
             Some(guard) if events.len() > INLINE_CLOSE_MAX => guard.hand_over(events),

@@ -1,5 +1,5 @@
-//! The daemon's side: sends orders to the process that reaches clients' memory. One thread receives the reports and waits for nothing
-//! else. Sending an order does not block; that thread calls a closure with the result.
+//! The daemon's side: sends orders to the process that accesses clients' memory. Sending does not block. One thread
+//! receives the reports and calls a closure with each result.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -24,25 +24,26 @@ use super::{
 const CHANGE: Duration = Duration::from_millis(100);
 /// How long the process may take to answer a ping.
 const PONG: Duration = Duration::from_secs(10);
-/// How long to sleep if poll(2) fails. A pause in listening that is longer than this restarts the time to answer a ping.
+/// Time to sleep if poll(2) fails. A pause in listening that is longer than this restarts the time to answer a ping.
 const APART: Duration = Duration::from_secs(1);
 
-/// Minimum time between two calls because of [`ClientMemory::attend_again`]: it merges requests and leaves time for other work.
+/// Minimum time between two calls because of [`ClientMemory::attend_again`]: it merges requests and leaves time for
+/// other work.
 const AGAIN: Duration = Duration::from_millis(5);
 
 /// Called with the number of the address space and the result of a look.
-pub type Shown = Box<dyn FnOnce(u64, Result<Seen, Errno>) + Send>;
+pub type LookCallback = Box<dyn FnOnce(u64, Result<Seen, Errno>) + Send>;
 
 struct Looking {
     look: Look,
     deadline: Instant,
-    then: Shown,
-    /// Whether a process was lost that had been asked.
+    then: LookCallback,
+    /// Whether a process that had this order was lost.
     again: bool,
 }
 
 struct Opening {
-    /// What its identity must be.
+    /// The expected identity.
     identity: Arc<[u8]>,
     lane: u64,
 }
@@ -54,21 +55,21 @@ struct State {
     opens: HashMap<u64, Opening>,
     socket: Option<Arc<OwnedFd>>,
     outbox: VecDeque<Vec<u8>>,
-    /// Address spaces that are gone, or were another's.
+    /// Address spaces that ended or have another identity.
     failures: Vec<u64>,
-    /// Somebody has more to do.
+    /// Whether a further call was requested.
     again: bool,
-    /// When that was last the reason for a call.
+    /// The time of the last call for that reason.
     called_again: Option<Instant>,
-    shown: Vec<(Shown, u64, Result<Seen, Errno>)>,
-    /// Counts the processes that there were.
+    shown: Vec<(LookCallback, u64, Result<Seen, Errno>)>,
+    /// Number of processes used so far.
     generation: u64,
-    /// Processes that wait for their turn.
+    /// Processes for later use.
     spare: VecDeque<OwnedFd>,
-    /// The process has not reported anything yet: it may still be starting.
+    /// Whether the process has reported nothing yet: it may still be starting.
     is_new: bool,
     pinged: Option<Instant>,
-    /// Since when its answers are listened for, without a pause in which this side did something else.
+    /// The time since when answers are listened for without a long pause.
     listening: Option<Instant>,
 }
 
@@ -114,7 +115,7 @@ impl Ticket {
             its.1.notify_all();
         });
         let done = pair.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Longer than the deadline, in case the thread that watches it has none.
+        // Longer than the deadline, in case the thread that watches the deadline has ended.
         let _ = pair.1.wait_timeout_while(done, 2 * CHANGE, |done| !*done);
     }
 }
@@ -122,17 +123,17 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         let mut state = self.memory.0.lock();
-        // One that has something to call is not the ticket's any more.
+        // A change with a closure continues without its ticket.
         state.lanes.abandon_unless_awaited(self.change);
     }
 }
 
 impl ClientMemory {
-    /// Uses the first of the processes at the other ends of these sockets, and the next one when that is gone. None can be started
-    /// after privileges are dropped.
+    /// Uses the first of the processes at the other ends of these sockets, and the next one when it ends. No process
+    /// can be started after privileges are dropped.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// No thread can be started.
     pub fn start(processes: Vec<OwnedFd>) -> io::Result<Self> {
         let mut state = State { spare: processes.into(), ..State::default() };
         state.next();
@@ -160,15 +161,17 @@ impl ClientMemory {
         self.0.wake();
     }
 
-    /// The number of the process that is in use, and the address spaces that were lost or changed identity since the last call.
+    /// The number of the process in use, and the address spaces that were lost or changed identity since the last
+    /// call.
     pub fn failures(&self) -> (u64, Vec<u64>) {
         let mut state = self.0.lock();
         (state.generation, std::mem::take(&mut state.failures))
     }
 
-    /// Looks at a waiting thread and passes the result to `then`: `EFAULT` after the deadline. While the process that looks is still
-    /// starting, the deadline is the one by which it must answer a ping. If a process ends meanwhile, the next one looks again, once.
-    pub fn look(&self, look: Look, deadline: Instant, then: Shown) {
+    /// Inspects a waiting thread and passes the result to `then`: `EFAULT` after the deadline. While the inspecting
+    /// process is still starting, the deadline is the one by which it must answer a ping. If a process ends
+    /// meanwhile, the next one repeats the inspection, once.
+    pub fn look(&self, look: Look, deadline: Instant, then: LookCallback) {
         self.0.with(|state| {
             let id = state.lanes.number();
             if state.socket.is_none() {
@@ -186,7 +189,7 @@ impl ClientMemory {
         self.0.with(|state| {
             state.lanes.orders.push(Order::Forget { id });
             state.lanes.reachable.remove(&id);
-            // Others of its lane do not wait for it any more.
+            // Other writes of its lane continue.
             if let Some(opening) = state.opens.remove(&id) {
                 state.lanes.opened(opening.lane);
             }
@@ -198,7 +201,8 @@ impl ClientMemory {
         self.0.lock().lanes.number()
     }
 
-    /// Opens a thread's address space under a number, before further writes of its lane. Its identity must be `identity`.
+    /// Opens a thread's address space under a number, before further writes of its lane. Its identity must be
+    /// `identity`.
     pub fn open(&self, id: u64, uid: u32, thread: u32, identity: &Arc<[u8]>, lane: u64) {
         let identity = Arc::clone(identity);
         self.0.with(|state| {
@@ -250,11 +254,11 @@ impl Shared {
     }
 
     fn wake(&self) {
-        // It is awake already where the counter is full.
+        // If the counter is full, the thread is awake already.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
-    /// Changes the state, and sends what there is to send.
+    /// Changes the state, then sends the orders.
     fn with(&self, act: impl FnOnce(&mut State)) {
         let mut state = self.lock();
         act(&mut state);
@@ -269,7 +273,7 @@ impl Shared {
         }
     }
 
-    /// Takes reports for ever.
+    /// Receives reports until the process ends.
     fn run(&self) {
         let mut packet = vec![0; PACKET_MAX];
         let mut settled = Instant::now();
@@ -305,7 +309,7 @@ impl Shared {
         }
     }
 
-    /// Takes what there is; whether the process is gone.
+    /// Receives all available reports. Returns whether the process has ended.
     fn receive(&self, socket: &OwnedFd, packet: &mut [u8]) -> bool {
         loop {
             let length = match recv(socket, &mut *packet, RecvFlags::DONTWAIT) {
@@ -317,12 +321,12 @@ impl Shared {
             if let Some(report) = packet.get(..length).and_then(Report::read) {
                 self.lock().take(report);
             } else {
-                tracing::warn!("clients' memory: a report of {length} bytes that is none");
+                tracing::warn!("clients' memory: an invalid report of {length} bytes");
             }
         }
     }
 
-    /// Gives up what took too long, and calls what is to be called.
+    /// Expires orders, then calls the closures.
     fn settle(&self, gone: bool) {
         let now = Instant::now();
         let mut state = self.lock();
@@ -338,7 +342,7 @@ impl Shared {
                 }
                 left => {
                     tracing::warn!(
-                        "the process that reaches clients' memory is gone; {left} others are left"
+                        "the process that accesses clients' memory has ended; {left} others remain"
                     );
                 }
             }
@@ -366,7 +370,7 @@ impl Shared {
 }
 
 impl State {
-    /// Takes the next process, and asks it what the last one was asked.
+    /// Switches to the next process, and repeats the orders of the last one.
     fn next(&mut self) {
         self.socket = self.spare.pop_front().map(Arc::new);
         self.is_new = self.socket.is_some();
@@ -385,7 +389,7 @@ impl State {
         }
     }
 
-    /// Sends what there is to send, as far as the socket takes it.
+    /// Sends orders until the socket is full.
     fn flush(&mut self) {
         let orders = std::mem::take(&mut self.lanes.orders);
         self.outbox.extend(orders.iter().map(Order::packet));
@@ -397,7 +401,7 @@ impl State {
             match send(socket, packet, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                 Ok(_) => drop(self.outbox.pop_front()),
                 Err(Errno::INTR) => {}
-                // The other end is seen to be closed by who reads.
+                // The reading side detects a closed socket.
                 Err(_) => return,
             }
         }
@@ -408,12 +412,12 @@ impl State {
         looks.chain(self.lanes.deadline()).chain(self.silent_at()).chain(self.again_at()).min()
     }
 
-    /// When somebody is to be called who has more to do.
+    /// The time of the next requested call.
     fn again_at(&self) -> Option<Instant> {
         self.again.then(|| self.called_again.map_or_else(Instant::now, |last| last + AGAIN))
     }
 
-    /// When the process counts as one that does not answer.
+    /// The time at which the process counts as dead if it has not answered.
     fn silent_at(&self) -> Option<Instant> {
         let since = self.pinged?;
         Some(self.listening.map_or(since, |listening| listening.max(since)) + PONG)
@@ -435,9 +439,9 @@ impl State {
         missed.dedup();
         ping |= !missed.is_empty();
         for uid in missed {
-            tracing::debug!("memory of a client of uid {uid} does not answer: nobody waits for it");
+            tracing::debug!("memory of a client of uid {uid} does not answer and is not waited for");
         }
-        // Threads of it may be stuck for good reasons; the first one may not.
+        // Threads of the process may block in a client's memory; its first thread may not.
         if ping && self.pinged.is_none() && self.socket.is_some() {
             self.pinged = Some(now);
             self.lanes.orders.push(Order::Ping);
@@ -448,7 +452,7 @@ impl State {
         self.is_new = false;
         match report {
             Report::Looked { id, seen } => {
-                // One that took too long was forgotten.
+                // An order that expired was forgotten.
                 if let Some(look) = self.looks.remove(&id) {
                     self.shown.push((look.then, id, seen));
                 }
@@ -468,7 +472,7 @@ impl State {
         }
     }
 
-    /// The process is gone, and all that it had open.
+    /// Discards the state of a process that ended.
     fn lose(&mut self) {
         (self.socket, self.pinged) = (None, None);
         self.outbox.clear();

@@ -1,11 +1,12 @@
 //! Queues of writes into clients' memory, in order: one lane for each process.
 //!
-//! A lane has one message in progress at a time. Meanwhile it keeps the newest write for each address, and sends those next. So a program
-//! sees the last state last, and memory that does not answer costs one entry for each address, however often events change.
+//! A lane has one message in progress at a time. Meanwhile it stores the newest write for each address, and sends
+//! those next. So a program sees the last state last, and memory that does not answer costs one entry for each
+//! address, however often events change.
 //!
-//! A change of events waits for all lanes until one deadline. A lane that misses it is stuck: later changes do not wait for it until it
-//! has answered and some time has passed, which doubles with each miss. A request of a client waits until its own deadline; its write is
-//! cancelled then, and the request is answered `ETIMEDOUT`.
+//! A change of events waits for all lanes until one deadline. A lane that misses it is stuck: later changes do not
+//! wait for it until it has answered and some time has passed, which doubles with each miss. A client's request waits
+//! until its own deadline. Then its write is cancelled, and the request fails with `ETIMEDOUT`.
 //!
 //! This module neither reads the clock nor sends anything: it returns the orders to send and the closures to call.
 
@@ -18,14 +19,14 @@ use rustix::io::Errno;
 
 use super::message::{OPS_MAX, Op, Order};
 
-/// How long changes do not wait for a lane after it has answered again: after its first miss, and at most.
+/// Time during which changes do not wait for a lane that has answered again: after its first miss, and the maximum.
 const DISTRUST: Duration = Duration::from_secs(2);
 const DISTRUST_MAX: Duration = Duration::from_secs(300);
 
 /// Called with the result of a write.
 pub type Then = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
-/// Who waits for a write.
+/// A change or request that waits for a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waiter {
     Change(u64),
@@ -41,13 +42,13 @@ struct Write {
 #[derive(Debug, Default)]
 struct Lane {
     uid: u32,
-    /// Address spaces that are being opened.
+    /// Number of address spaces that are being opened.
     opening: usize,
     running: Option<(u64, Vec<Write>)>,
     /// By address space and key.
     pending: BTreeMap<(u64, u64), Write>,
     stuck: bool,
-    /// How often it was.
+    /// Number of missed deadlines.
     misses: u32,
     distrusted: Option<Instant>,
     closed: bool,
@@ -90,7 +91,7 @@ pub(super) struct Lanes {
     changes: HashMap<u64, Change>,
     requests: HashMap<u64, Request>,
     next: u64,
-    /// Address spaces that the writing process was told to open. It reports all others as gone.
+    /// Address spaces that the writing process was ordered to open. It reports all others as ended.
     pub(super) reachable: HashSet<u64>,
     /// Orders to send.
     pub(super) orders: Vec<Order>,
@@ -103,7 +104,7 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    /// A number that nothing else has.
+    /// An unused number.
     pub(super) fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
@@ -155,7 +156,7 @@ impl Lanes {
         }
     }
 
-    /// Forgets a change that has nothing to call.
+    /// Forgets a change without a closure.
     pub(super) fn abandon_unless_awaited(&mut self, change: u64) {
         if self.changes.get(&change).is_some_and(|change| change.then.is_none()) {
             self.changes.remove(&change);
@@ -188,7 +189,7 @@ impl Lanes {
         let place = (op.space, op.key);
         match lane.pending.get_mut(&place) {
             Some(write) => {
-                // What stands behind the bit is still to be written.
+                // The words after the bit must still be written.
                 let words = std::mem::take(&mut write.op.words);
                 write.op = op;
                 if write.op.words.is_empty() {
@@ -212,7 +213,7 @@ impl Lanes {
         {
             if self.reachable.contains(&space) { writes.push(write) } else { lost.push(write) }
         }
-        // They are written again once their address space is opened again, by what events are then.
+        // These bits are written again, with the state at that time, when their address space is reopened.
         for write in lost {
             self.complete(&write.waiters, Err(Errno::FAULT));
         }
@@ -225,7 +226,7 @@ impl Lanes {
         self.orders.push(Order::Write { batch, uid: lane.uid, ops });
     }
 
-    /// Holds the writes of a lane back while one of its address spaces is being opened.
+    /// Holds back the writes of a lane while one of its address spaces is being opened.
     pub(super) fn opens(&mut self, lane: u64, space: u64) {
         self.reachable.insert(space);
         if let Some(lane) = self.all.get_mut(&lane) {
@@ -256,7 +257,7 @@ impl Lanes {
         }
         for (write, index) in writes.into_iter().zip(0..) {
             let result = done.get(index).copied().unwrap_or(Err(Errno::IO));
-            // One that was forgotten, or is not open in a process that was another one, is not known to be gone.
+            // A forgotten address space, or one that only a previous process had open, is not known to have ended.
             if result == Err(Errno::SRCH) && self.reachable.contains(&write.op.space) {
                 self.dead.push(write.op.space);
             }
@@ -293,7 +294,7 @@ impl Lanes {
         changes.chain(self.requests.values().map(|request| request.deadline)).min()
     }
 
-    /// Gives up changes and requests whose deadline has passed.
+    /// Expires changes and requests whose deadline has passed.
     pub(super) fn expire(&mut self, now: Instant) {
         let late = |deadline: Instant| deadline <= now;
         let mut expired = Vec::new();
@@ -304,7 +305,7 @@ impl Lanes {
             }
         }
         for number in &expired {
-            // One that nobody has asked about yet is done when somebody does.
+            // A change without a closure yet completes when its closure is set.
             if let Some(then) = self.changes.get_mut(number).and_then(|change| change.then.take()) {
                 self.changes.remove(number);
                 self.calls.push((then, Ok(())));
@@ -332,7 +333,7 @@ impl Lanes {
         }
     }
 
-    /// A request took too long: what it asked for is not written, where that has not happened yet.
+    /// Expires a request. If its write was not performed yet, it is cancelled.
     fn give_up(&mut self, number: u64) {
         let Some(Request { lane, space, key, then, .. }) = self.requests.remove(&number) else { return };
         self.calls.push((then, Err(Errno::TIMEDOUT)));
@@ -385,7 +386,7 @@ mod tests {
         Lanes { reachable: HashSet::from([1]), ..Lanes::default() }
     }
 
-    /// What was sent: batches, and the state of each key.
+    /// The sent batches, each with the state of each key.
     fn sent(lanes: &mut Lanes) -> Vec<(u64, Vec<(u64, bool)>)> {
         let orders = std::mem::take(&mut lanes.orders).into_iter();
         let states = |ops: Vec<Op>| ops.iter().map(|op| (op.key, op.bit.unwrap().on)).collect();
@@ -407,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_state_goes_last_and_nothing_piles_up() {
+    fn the_newest_state_is_written_last_and_writes_are_merged() {
         let (mut lanes, now) = (lanes_of_one(), Instant::now());
         let lane = lanes.lane(7);
         lanes.write(lane, op(1, true), None, now);
@@ -424,7 +425,7 @@ mod tests {
         lanes.written(second, &[Ok(()), Err(Errno::SRCH)], now);
         assert!(sent(&mut lanes).is_empty());
         assert_eq!(lanes.dead, [1]);
-        // Words that a registration is to leave are not lost by a change that comes behind it.
+        // A later change must not discard the words of a registration.
         lanes.write(lane, op(9, false), None, now);
         let (third, _) = sent(&mut lanes).remove(0);
         lanes.request(lane, Op { words: vec![(8, 5)], ..op(3, false) }, now, Box::new(|_| {}));
@@ -435,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_waits_once_for_a_lane_that_is_stuck() {
+    fn a_change_waits_only_once_for_a_stuck_lane() {
         let (mut lanes, start) = (lanes_of_one(), Instant::now());
         let patience = Duration::from_millis(100);
         let (good, bad) = (lanes.lane(7), lanes.lane(8));
@@ -456,7 +457,7 @@ mod tests {
             lanes.then(change, Box::new(|_| {})).is_some()
         };
         assert!(next(&mut lanes, start + patience));
-        // It answers, and is trusted again only after a while.
+        // It answers, and changes wait for it again only after a while.
         let back = start + Duration::from_secs(1);
         lanes.written(batches[1].0, &[Ok(())], back);
         let (batch, states) = sent(&mut lanes).remove(0);
@@ -475,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_took_too_long_writes_nothing_afterwards() {
+    fn an_expired_request_writes_nothing() {
         let (mut lanes, start) = (lanes_of_one(), Instant::now());
         let lane = lanes.lane(7);
         let answers = Arc::new(Mutex::new(Vec::new()));
@@ -496,7 +497,7 @@ mod tests {
         lanes.orders.clear();
         lanes.written(batch, &[Err(Errno::CANCELED)], until);
         assert!(sent(&mut lanes).is_empty() && called(&mut lanes) == 0);
-        // What a lane had when it was closed, or when the other side was lost, is answered.
+        // Requests of a lane that is closed, or whose process ended, are answered.
         lanes.request(lane, op(1, true), until, then());
         lanes.request(lane, op(2, true), until, then());
         lanes.close(lane);
@@ -507,11 +508,11 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_where_nothing_is_open() {
+    fn writes_to_address_spaces_that_are_not_open_are_dropped() {
         let (mut lanes, now) = (lanes_of_one(), Instant::now());
         let lane = lanes.lane(7);
         lanes.write(lane, op(1, true), None, now);
-        // Another process reaches memory: what it was not told to open is not dead.
+        // Another process is in use: address spaces that it was not ordered to open are not dead.
         lanes.reset();
         lanes.orders.clear();
         let change = lanes.change(now + Duration::from_secs(1));
@@ -525,7 +526,7 @@ mod tests {
         assert_eq!(states, [(1, false)]);
         lanes.written(batch, &[Err(Errno::SRCH)], now);
         assert_eq!(lanes.dead, [1]);
-        // Two address spaces may be of one lane, a child's have its parent's keys.
+        // Two address spaces may share a lane, and a child's writes have the keys of its parent's.
         lanes.opens(lane, 2);
         lanes.write(lane, op(1, true), None, now);
         lanes.write(lane, Op { space: 2, ..op(1, true) }, None, now);

@@ -1,24 +1,26 @@
-//! Messages between the daemon and the process that reaches clients' memory: one packet each, little-endian, of bounded length.
+//! Messages between the daemon and the process that accesses clients' memory: one packet each, little-endian, of
+//! limited length.
 //!
-//! Whatever a packet holds, reading it gives a message or nothing; it never panics, and never reserves more than a packet can fill.
+//! Reading any packet gives a message or nothing. It never panics, and never reserves more memory than a packet can
+//! fill.
 
 use rustix::io::Errno;
 
-/// Bytes of a packet at most.
+/// Maximum size of a packet in bytes.
 pub(super) const PACKET_MAX: usize = 16 << 10;
-/// Writes of one message at most.
+/// Maximum number of writes in one message.
 pub(super) const OPS_MAX: usize = 64;
-/// Words of one write at most.
+/// Maximum number of words in one write.
 const WORDS_MAX: usize = 2;
 
-/// Where the text of a request lies.
+/// Location of the text of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Text {
-    /// There is none.
+    /// No text.
     None,
-    /// Where the argument points to.
+    /// At the address in the argument.
     Argument,
-    /// Where the eight bytes at this offset of the structure point to.
+    /// At the address in the eight bytes at this offset of the structure.
     At(u16),
 }
 
@@ -27,11 +29,11 @@ pub enum Text {
 pub struct Look {
     /// The thread.
     pub thread: u32,
-    /// Its user.
+    /// User id.
     pub uid: u32,
-    /// The request that it waits in.
+    /// The number of the request that the thread waits in.
     pub number: u32,
-    /// The address space that it had when it last asked; 0 for none.
+    /// The address space that the thread had at its last request; 0 for none.
     pub known: u64,
     /// Bytes of the structure that the argument points to.
     pub structure: u16,
@@ -68,7 +70,7 @@ pub struct Op {
 pub(super) enum Order {
     /// Look at a thread; its address space is known by `id` from then on.
     Look { id: u64, look: Look },
-    /// Open the address space of a thread, and say which it is.
+    /// Open the address space of a thread, and report its identity.
     Open { id: u64, uid: u32, thread: u32 },
     /// Write.
     Write { batch: u64, uid: u32, ops: Vec<Op> },
@@ -85,13 +87,13 @@ pub(super) enum Order {
 pub struct Seen {
     /// The process that the thread belongs to.
     pub process: u32,
-    /// It has `CAP_PERFMON` or `CAP_SYS_ADMIN`, in our user namespace.
+    /// Whether it has `CAP_PERFMON` or `CAP_SYS_ADMIN` in this process's user namespace.
     pub capable: bool,
-    /// The address space that it was known to have is still in use, as far as that is open here.
+    /// Whether the known address space is open here and still in use.
     pub alive: bool,
     /// The identity of its address space.
     pub identity: Vec<u8>,
-    /// Where its argument points to.
+    /// The address in the request's argument.
     pub argument: u64,
     /// The structure.
     pub structure: Result<Vec<u8>, Errno>,
@@ -202,7 +204,7 @@ impl<'a> Take<'a> {
         Some(if self.bool()? { Err(self.errno()?) } else { Ok(self.bytes()?.to_vec()) })
     }
 
-    /// Whatever follows is no message.
+    /// Accepts the message only if no bytes follow.
     fn end<T>(self, message: T) -> Option<T> {
         self.0.is_empty().then_some(message)
     }
@@ -409,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_come_as_they_went() {
+    fn messages_survive_encoding_and_decoding() {
         for order in orders() {
             let packet = order.packet();
             assert!(packet.len() <= PACKET_MAX);
@@ -431,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_none() {
+    fn invalid_packets_are_no_messages() {
         let (orders, reports) = (orders(), reports());
         let packets = orders.iter().map(Order::packet).chain(reports.iter().map(Report::packet));
         let mut numbers = 0x9e37_79b9_7f4a_7c15_u64;
@@ -443,7 +445,7 @@ mod tests {
         };
         for packet in packets {
             for length in 0..packet.len() {
-                // Either may take a part of the other's for its own; none of its own.
+                // A packet of one kind may parse as a message of the other kind, but must not panic.
                 let _ = (Order::read(&packet[..length]), Report::read(&packet[..length]));
             }
             assert_eq!(Order::read(&[&packet[..], &[0]].concat()), None);

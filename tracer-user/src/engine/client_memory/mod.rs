@@ -1,13 +1,14 @@
 //! Access to clients' memory, through a separate process.
 //!
-//! Clients register addresses at which user events set a bit. The daemon does not write there itself: the address may be a mapping of a
-//! file system that never answers, and the thread id may belong to another program by then. A second process does, with only the two
-//! capabilities that this needs. It uses descriptors that are bound to the address space that registered ([`space`]), in threads that
-//! may block ([`process`]). The daemon sends orders ([`message`]), one at a time for each client ([`lanes`]), and waits for none of them
-//! longer than a deadline ([`handle`]).
+//! Clients register addresses at which user events set a bit. The daemon does not write there itself: the address may
+//! be a mapping of a file system that never answers, and the thread id may by then belong to another program. A
+//! second process writes there instead, with only the two capabilities that the access needs. It uses descriptors
+//! that are bound to the address space that registered ([`space`]), in threads that may block ([`process`]). The
+//! daemon sends orders ([`message`]), one at a time for each client ([`lanes`]), and waits for none of them longer
+//! than a deadline ([`handle`]).
 //!
-//! `CAP_SYS_PTRACE` lets it pass the check of ptrace(2). `/proc/PID/mem` is a file of mode 0600 that belongs to the client's user, so
-//! `CAP_DAC_OVERRIDE` is needed as well.
+//! `CAP_SYS_PTRACE` passes the kernel's ptrace(2) check. `/proc/PID/mem` is a file of mode 0600 that belongs to the
+//! client's user, so `CAP_DAC_OVERRIDE` is needed as well.
 
 mod handle;
 mod lanes;
@@ -20,38 +21,39 @@ use std::{io, os::fd::AsFd, process::Stdio};
 use super::confine::{self, Role};
 use crate::sys::process::worker::Worker;
 
-pub use handle::{ClientMemory, Shown, Ticket};
+pub use handle::{ClientMemory, LookCallback, Ticket};
 pub use lanes::Then;
 pub use message::{Bit, Look, Op, Seen, Text};
 
-/// The hidden command of this program that runs as that process.
+/// The hidden command of this program that runs as the process.
 pub const COMMAND: &str = "client-memory";
 
 /// Starts the process.
 ///
 /// # Errors
-/// When no process can be started.
+/// The process cannot be started.
 pub fn start() -> io::Result<Worker> {
-    // A thread that waits in somebody's memory would keep standard error open when the daemon is gone.
+    // A thread that blocks in a client's memory would hold standard error open after the daemon's end.
     Worker::start(COMMAND, Stdio::null())
 }
 
-/// Runs in that process: executes orders until the daemon is gone.
+/// Runs in that process: executes orders until the daemon ends.
 ///
 /// # Errors
-/// When standard input is not a socket.
+/// Standard input is not a socket.
 pub fn run() -> io::Result<()> {
-    // No terminal's signals, and none of its lines in ps.
+    // The process receives no signals from a terminal.
     let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(c"tracer-memory");
     confine::confine(Role::ClientMemory);
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
     process::serve(socket)?;
-    // Threads may wait in somebody's memory; nobody is to wait for them.
+    // Do not wait for threads that block in a client's memory.
     std::process::exit(0)
 }
 
-/// Decodes a packet as either side does and encodes the result again, for tests with packets that our processes never send.
+/// Decodes a packet as either side does and encodes the result again, for tests with packets that our processes never
+/// send.
 #[cfg(any(test, feature = "internals"))]
 pub fn read_again(packet: &[u8]) -> [Option<Vec<u8>>; 2] {
     let order = message::Order::read(packet).map(|order| order.packet());
@@ -83,10 +85,10 @@ mod tests {
 
     use super::*;
 
-    /// What the process keeps.
+    /// The capabilities of the process.
     const CAPABILITIES: CapabilitySet = CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_OVERRIDE);
 
-    /// Whether this thread may open the memory of a process of another user, after it has dropped what it may not have.
+    /// Whether a thread with only these capabilities can open the memory of another user's process.
     fn opens(pid: u32, keep: CapabilitySet) -> bool {
         let open = || {
             set_capabilities(
@@ -96,7 +98,7 @@ mod tests {
             .unwrap();
             std::fs::File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))
         };
-        // Capabilities are a thread's own.
+        // Capabilities belong to a thread.
         let opened = std::thread::scope(|scope| scope.spawn(open).join().unwrap());
         match opened {
             Ok(_) => true,
@@ -113,7 +115,7 @@ mod tests {
         let mut other = Command::new("cat");
         let mut other =
             other.uid(65_534).gid(65_534).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        // Its user is another once it gives back what it is given.
+        // The child has changed its user once it echoes the byte.
         io::Write::write_all(other.stdin.as_mut().unwrap(), b"x").unwrap();
         io::Read::read_exact(other.stdout.as_mut().unwrap(), &mut [0]).unwrap();
         let pid = other.id();

@@ -1,8 +1,8 @@
-//! The process that reaches clients' memory: receives orders and runs each in its own thread.
+//! The process that accesses clients' memory: receives orders and runs each in a separate thread.
 //!
-//! An access to a client's memory can block without a limit, even while it is opened. So the first thread only receives orders, and
-//! the number of other threads is limited for each uid: a client can block only itself and other clients of its uid.
-//! The process ends when the daemon's side of the socket is closed, even if threads are blocked.
+//! An access to a client's memory, even opening it, can block without a limit. So the first thread only receives
+//! orders, and the number of other threads is limited for each uid: a client can block only itself and other clients
+//! of its uid. The process ends when the daemon's side of the socket is closed, even if threads are blocked.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -28,12 +28,12 @@ use super::{
 const THREADS_PER_UID: usize = 8;
 const THREADS: usize = 128;
 const THREADS_OF_ROOT: usize = 16;
-/// Maximum number of waiting jobs of one uid. A client within its quotas has some hundreds (requests and address spaces). Uid 0 has
-/// no limit.
+/// Maximum number of waiting jobs of one uid. A client within its quotas has some hundreds (requests and address
+/// spaces). Uid 0 has no limit.
 const WAITING_PER_UID: usize = 1024;
 /// How long an idle thread stays.
 const IDLE: Duration = Duration::from_secs(10);
-/// Bytes of a thread's stack.
+/// Size of a thread's stack in bytes.
 const STACK: usize = 128 << 10;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -44,7 +44,7 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// A job that waits for a thread.
 struct Waiting {
-    /// The address space that the job would open; the job is dropped if that is forgotten first.
+    /// The address space that the job opens. If it is forgotten first, the job is dropped.
     opens: Option<u64>,
     job: Job,
 }
@@ -52,15 +52,15 @@ struct Waiting {
 /// Jobs and the threads that run them.
 #[derive(Default)]
 struct Jobs {
-    /// Jobs of a uid that has as many threads as it may have.
+    /// Jobs of uids that have reached their number of threads.
     waiting: HashMap<u32, VecDeque<Waiting>>,
-    /// Whose job would open an address space.
+    /// The uid whose job would open an address space.
     openers: HashMap<u64, u32>,
-    /// Uids with such jobs, who is next first.
+    /// Uids with such jobs, the next one first.
     turn: VecDeque<u32>,
     running: HashMap<u32, usize>,
     total: usize,
-    /// Jobs that threads without anything to do are to take.
+    /// Jobs for idle threads.
     ready: VecDeque<(u32, Job)>,
     idle: usize,
 }
@@ -80,7 +80,7 @@ impl Jobs {
         self.total += 1;
     }
 
-    /// Ends a job of a uid, and gives what may be done next.
+    /// Ends a job of a uid. Returns the next job to run.
     fn end(&mut self, uid: u32) -> Option<(u32, Job)> {
         if let Some(own) = self.running.get_mut(&uid) {
             *own -= 1;
@@ -105,7 +105,7 @@ impl Jobs {
         Some((next, job))
     }
 
-    /// Lets a job wait, if its uid may have one more that does.
+    /// Queues a job, unless its uid has reached its limit.
     fn wait(&mut self, uid: u32, job: Waiting) -> bool {
         let own = self.waiting.entry(uid).or_default();
         if uid != 0 && own.len() >= WAITING_PER_UID {
@@ -119,7 +119,7 @@ impl Jobs {
         true
     }
 
-    /// Forgets a job that waits to open an address space; it, where there is one.
+    /// Removes a job that waits to open an address space.
     fn forget(&mut self, id: u64) -> Option<Waiting> {
         let uid = self.openers.remove(&id)?;
         let own = self.waiting.get_mut(&uid)?;
@@ -140,7 +140,8 @@ struct Pool {
 }
 
 impl Pool {
-    /// Runs a job as soon as its uid may have one more thread; returns false if too many jobs of the uid wait already.
+    /// Runs a job as soon as its uid may have one more thread; returns false if too many jobs of the uid wait
+    /// already.
     #[must_use]
     fn run(self: &Arc<Self>, uid: u32, opens: Option<u64>, job: Job) -> bool {
         let mut jobs = lock(&self.jobs);
@@ -157,13 +158,13 @@ impl Pool {
         let pool = Arc::clone(self);
         let thread = std::thread::Builder::new().name("client".to_owned()).stack_size(STACK);
         if let Err(error) = thread.spawn(move || pool.work()) {
-            // Some thread takes it once it has done its own.
-            tracing::warn!("no thread for a client's memory: {error}");
+            // Another thread runs the job after its own.
+            tracing::warn!("cannot start a thread for a client's memory: {error}");
         }
         true
     }
 
-    /// Drops a job that would open an address space and did not begin; whether there was one.
+    /// Drops a job that would open an address space, if it did not begin. Returns whether there was one.
     fn forget(&self, id: u64) -> bool {
         let job = lock(&self.jobs).forget(id);
         job.is_some()
@@ -202,7 +203,7 @@ type Batch = Arc<Vec<(Op, AtomicBool)>>;
 struct State {
     socket: OwnedFd,
     spaces: Mutex<HashMap<u64, Arc<Space>>>,
-    /// Address spaces that were forgotten before they were open.
+    /// Address spaces that are being opened, and whether they were forgotten meanwhile.
     opening: Mutex<HashMap<u64, bool>>,
     batches: Mutex<HashMap<u64, Batch>>,
 }
@@ -212,7 +213,7 @@ impl State {
         loop {
             match send(&self.socket, &report.packet(), SendFlags::NOSIGNAL) {
                 Err(Errno::INTR) => {}
-                // The daemon is gone; so is this process, soon.
+                // The daemon has ended, and this process ends soon.
                 _ => return,
             }
         }
@@ -251,7 +252,7 @@ impl State {
                 seen.structure.as_ref().err(),
                 seen.text.as_ref().err()
             ),
-            Err(errno) => tracing::debug!("a request of task {} cannot be looked at: {errno}", look.thread),
+            Err(errno) => tracing::debug!("cannot inspect a request of task {}: {errno}", look.thread),
         }
         self.report(&Report::Looked { id, seen });
     }
@@ -283,7 +284,7 @@ impl State {
 /// Executes orders until the other side of the socket is closed.
 ///
 /// # Errors
-/// When `socket` is not a socket.
+/// `socket` is not a socket.
 pub(super) fn serve(socket: OwnedFd) -> Result<(), Errno> {
     let state = Arc::new(State {
         socket,
@@ -300,7 +301,7 @@ pub(super) fn serve(socket: OwnedFd) -> Result<(), Errno> {
             length => length?.0,
         };
         let Some(order) = packet.get(..length).and_then(Order::read) else {
-            tracing::warn!("an order of {length} bytes that is none");
+            tracing::warn!("an invalid order of {length} bytes");
             continue;
         };
         let its = Arc::clone(&state);
@@ -361,7 +362,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_uid_has_so_many_threads_and_root_its_own() {
+    fn the_threads_of_a_uid_are_limited_and_some_are_reserved_for_root() {
         let pool = Arc::new(Pool::default());
         let (go, gone) = std::sync::mpsc::channel::<()>();
         let gone = Arc::new(Mutex::new(gone));
@@ -370,7 +371,7 @@ mod tests {
             let (gone, done) = (Arc::clone(&gone), Arc::clone(&done));
             Box::new(move || {
                 if waits {
-                    // Held by one of them at a time; all others wait for it.
+                    // One job holds it; all others wait.
                     let _ = lock(&gone).recv();
                 }
                 lock(&done.0).push(uid);
@@ -393,13 +394,13 @@ mod tests {
             let jobs = lock(&pool.jobs);
             assert_eq!((jobs.running[&7], jobs.waiting[&7].len()), (THREADS_PER_UID, 3));
         }
-        // Others and root go on.
+        // Other uids and root continue.
         assert!(pool.run(8, None, job(8, false)));
         assert!(pool.run(0, None, job(0, false)));
         let mut others = await_all(2);
         others.sort_unstable();
         assert_eq!(others, [0, 8]);
-        // All uids together leave root its threads.
+        // All uids together leave root its reserved threads.
         for uid in 100..200 {
             assert!(pool.run(uid, None, job(uid, true)));
         }
@@ -420,13 +421,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_up_does_not_wait_and_not_too_much_does() {
+    fn forgotten_jobs_are_dropped_and_waiting_jobs_are_limited() {
         use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         std::thread::spawn(move || serve(theirs));
-        // Whoever looks at a thread that does not sleep waits for it, for seconds.
+        // Inspecting a thread that does not sleep waits for seconds.
         let (send_id, id) = std::sync::mpsc::channel();
         let over = Arc::new(AtomicBool::new(false));
         let its = Arc::clone(&over);
@@ -442,7 +443,7 @@ mod tests {
             let text = super::super::Text::None;
             order(Order::Look { id, look: Look { thread, uid: 7, number: 0, known: 0, structure: 0, text } });
         };
-        // What was reported up to now.
+        // The reports so far.
         let reports = || {
             order(Order::Ping);
             let (mut packet, mut all) = (vec![0; PACKET_MAX], Vec::new());

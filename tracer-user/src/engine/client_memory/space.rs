@@ -1,13 +1,14 @@
-//! An address space of a client, reached through descriptors that are bound to it.
+//! An address space of a client, accessed through descriptors that are bound to it.
 //!
-//! `/proc/TID/mem` is opened first: the descriptor stays bound to the address space that the thread had at that time. `auxv` is
-//! opened last. A thread's address space is only ever replaced by a new one, so if `auxv` belongs to the old program, so does each
-//! descriptor opened before. Two runs of one program at the same addresses have the same `auxv`; they differ in the 16 bytes that
-//! the kernel leaves behind `AT_RANDOM`, which it writes before it publishes `auxv` and which are read through the descriptor. Both
-//! together are an address space's identity; a child process has its parent's until it runs another program.
+//! `/proc/TID/mem` is opened first: the descriptor stays bound to the address space that the thread had at that time.
+//! `auxv` is opened last. A thread's address space is only ever replaced by a new one, so if `auxv` belongs to the
+//! old program, so does each descriptor opened before. Two runs of one program at the same addresses have the same
+//! `auxv`. They differ in the 16 random bytes that `AT_RANDOM` points to. The kernel writes these before it publishes
+//! `auxv`, and they are read through the descriptor. `auxv` and the random bytes are the identity of an address
+//! space. A child process has its parent's identity until it executes another program.
 //!
-//! `/proc/PID/mem` writes where the process itself may not (`FOLL_FORCE`). So every access is checked against the mappings of the
-//! same address space first, as the kernel's own access by `pin_user_pages_remote()` is.
+//! `/proc/PID/mem` writes even where the process itself may not (`FOLL_FORCE`). So every access is checked against
+//! the mappings of the same address space first, as the kernel's own `pin_user_pages_remote()` does.
 
 use std::{
     fs::{self, File},
@@ -24,7 +25,7 @@ use rustix::io::Errno;
 
 use super::message::{Bit, Look, Op, Seen, Text};
 use crate::{
-    kernel::ThreadStatus,
+    kernel::{ThreadStatus, proc::syscall::CurrentSyscall},
     lang::user::COMMAND_MAX,
     sys::{
         memory::procmap::{Mapping, mapping_at},
@@ -32,16 +33,16 @@ use crate::{
     },
 };
 
-/// Bytes of `auxv` at most; the kernel keeps less than 1,024.
+/// Maximum size of `auxv` in bytes; the kernel has less than 1,024.
 const AUXV_MAX: u64 = 2048;
-/// `AT_RANDOM`, and how many bytes lie there.
+/// `AT_RANDOM`, and the number of random bytes.
 const AT_RANDOM: u64 = 25;
 const RANDOM_BYTES: usize = 16;
-/// Mappings that are looked through where the kernel cannot be asked for one; `vm.max_map_count` allows 65,530.
+/// Maximum number of mappings to search if the kernel cannot look one up; `vm.max_map_count` allows 65,530.
 const MAPPINGS_MAX: usize = 1 << 16;
 /// `CAP_SYS_ADMIN` and `CAP_PERFMON`, include/uapi/linux/capability.h.
 const CAPABLE: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::PERFMON);
-/// How long a caller may take from asking to sleeping, on a machine that has other things to do.
+/// Number of tries, and the time between them, for a caller to fall asleep after its request, on a busy machine.
 const ASLEEP_TRIES: u32 = 4000;
 const ASLEEP_APART: Duration = Duration::from_micros(500);
 
@@ -58,14 +59,14 @@ pub(super) struct Space {
 
 fn errno(error: &std::io::Error) -> Errno {
     match Errno::from_io_error(error) {
-        // As a process may not look into one of another user's.
+        // The error for a process of another user.
         Some(Errno::ACCESS) => Errno::PERM,
         Some(errno) => errno,
         None => Errno::IO,
     }
 }
 
-/// The address of the random bytes that an auxiliary vector tells.
+/// The address of the random bytes, from an auxiliary vector.
 fn random_bytes_at(auxv: &[u8]) -> Option<u64> {
     let word = |bytes: &[u8]| bytes.try_into().map(usize::from_ne_bytes).ok();
     let entries = auxv.chunks_exact(2 * size_of::<usize>());
@@ -101,7 +102,7 @@ impl Space {
         !matches!(self.mem.read_at(&mut [0], self.random_at), Ok(0))
     }
 
-    /// The mapping at an address: `EFAULT` where there is none.
+    /// The mapping at an address; `EFAULT` if there is none.
     fn mapping(&self, at: u64) -> Result<Mapping, Errno> {
         let maps = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
         match mapping_at(&*maps, at) {
@@ -112,7 +113,7 @@ impl Space {
         }
     }
 
-    /// How many of `length` bytes at an address the process itself may read, or write.
+    /// The number of bytes at an address, at most `length`, that the process itself may read, or write if `writes`.
     fn reach(&self, at: u64, length: usize, writes: bool) -> Result<usize, Errno> {
         let end = at.checked_add(length as u64).ok_or(Errno::FAULT)?;
         let mut upto = at;
@@ -129,7 +130,7 @@ impl Space {
         Ok((upto - at) as usize)
     }
 
-    /// Reads from an address, as many bytes as are readable.
+    /// Reads from an address up to the first unreadable byte.
     fn read_some(&self, at: u64, length: usize) -> Result<Vec<u8>, Errno> {
         let mut bytes = vec![0; self.reach(at, length, false)?];
         let mut done = 0;
@@ -151,7 +152,7 @@ impl Space {
 
     /// Reads a text, without its NUL; `EINVAL` if it is too long.
     fn text(&self, at: u64) -> Result<Vec<u8>, Errno> {
-        // What lies behind the text may be nobody's.
+        // The memory after the text may be unmapped.
         let mut text = self.read_some(at, COMMAND_MAX)?;
         match text.iter().position(|byte| *byte == 0) {
             Some(end) => {
@@ -174,7 +175,8 @@ impl Space {
         self.mem.write_all_at(bytes, at).map_err(|_| Errno::FAULT)
     }
 
-    /// Writes a bit by reading and writing its byte. A concurrent change of the other bits by the program may be lost.
+    /// Writes a bit by reading and writing its byte. A concurrent change of the other bits by the program may be
+    /// lost.
     fn put(&self, bit: Bit, cancelled: &AtomicBool) -> Result<(), Errno> {
         let mut byte = [0];
         if self.reach(bit.at, 1, true)? == 0 {
@@ -195,14 +197,14 @@ impl Space {
             self.put(bit, cancelled)?;
         }
         for (at, word) in &op.words {
-            // As the kernel, which does not mind whether this succeeds.
+            // The kernel also ignores the result of this write.
             let _ = self.write(*at, &word.to_ne_bytes(), cancelled);
         }
         Ok(())
     }
 
-    /// What a request of a thread is about, which waits for its answer; `known` tells whether the address space is in use that it
-    /// was known to have.
+    /// Inspects a thread that waits for the answer to its request. `known` is the address space that the thread had
+    /// before; the result states whether it is still in use.
     pub(super) fn look(&self, look: &Look, known: Option<&Self>) -> Result<Seen, Errno> {
         let argument = argument(look.thread, look.number, &self.forgotten)?;
         let structure = self.read(argument, usize::from(look.structure));
@@ -215,13 +217,13 @@ impl Space {
             }
             (Text::At(_), Err(errno)) => Err(*errno),
         };
-        let (process, capable) = standing(look.thread)?;
+        let (process, capable) = process_and_capability(look.thread)?;
         let alive = known.is_none_or(Self::is_alive);
         Ok(Seen { process, capable, alive, identity: self.identity.clone(), argument, structure, text })
     }
 }
 
-/// The mapping at an address, from the list of all.
+/// The mapping at an address, from the list of all mappings.
 fn listed(maps: &File, at: u64) -> Result<Mapping, Errno> {
     let mut maps = maps;
     maps.rewind().map_err(|error| errno(&error))?;
@@ -245,33 +247,25 @@ fn mapping_of(line: &str) -> Option<Mapping> {
     Some(Mapping { start: hex(start)?, end: hex(end)?, readable, writable })
 }
 
-/// The argument of the ioctl(2) that a thread is in (proc(5)): `EPERM` for one that is in no call of that kind.
+/// The argument of the ioctl(2) that a thread is in (proc(5)); `EPERM` if it is in no such call.
 fn argument(thread: u32, number: u32, forgotten: &AtomicBool) -> Result<u64, Errno> {
     for _ in 0..ASLEEP_TRIES {
-        let text = fs::read_to_string(format!("/proc/{thread}/syscall")).map_err(|error| errno(&error))?;
-        if text.starts_with("running") {
-            if forgotten.load(Ordering::Acquire) {
-                return Err(Errno::CANCELED);
+        match CurrentSyscall::of(thread).map_err(|error| errno(&error))? {
+            CurrentSyscall::Running if forgotten.load(Ordering::Acquire) => return Err(Errno::CANCELED),
+            CurrentSyscall::Running => std::thread::sleep(ASLEEP_APART),
+            CurrentSyscall::In(libc::SYS_ioctl, [_file, request, at]) if request as u32 == number => {
+                return Ok(at);
             }
-            std::thread::sleep(ASLEEP_APART);
-            continue;
+            // A thread in another call is not the caller.
+            CurrentSyscall::In(..) | CurrentSyscall::Outside => return Err(Errno::PERM),
         }
-        let mut words = text.split_whitespace();
-        let call = words.next().and_then(|word| word.parse::<i64>().ok());
-        let mut hex = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
-        let (_file, request, at) = (hex(), hex(), hex());
-        // Whoever is in another call is no caller of ours.
-        return match (call, request, at) {
-            (Some(libc::SYS_ioctl), Some(request), Some(at)) if request as u32 == number => Ok(at),
-            _ => Err(Errno::PERM),
-        };
     }
     Err(Errno::FAULT)
 }
 
-/// A thread's process, and whether it may have events that persist: `perfmon_capable()`, which asks in the first user namespace; here
-/// in ours.
-fn standing(thread: u32) -> Result<(u32, bool), Errno> {
+/// A thread's process, and whether it may have persistent events: `perfmon_capable()`, checked in this process's user
+/// namespace; the kernel checks in the initial one.
+fn process_and_capability(thread: u32) -> Result<(u32, bool), Errno> {
     let status = ThreadStatus::read(thread).map_err(|error| errno(&error))?;
     let process = status.process().ok_or(Errno::SRCH)?;
     let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/user")).ok();
@@ -293,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_and_structures_are_read_as_far_as_they_are() {
+    fn texts_and_structures_are_read_up_to_unreadable_memory() {
         let space = own();
         let long = Box::new([b'x'; COMMAND_MAX + 1]);
         assert_eq!(space.text(at(&*long)), Err(Errno::INVAL));
@@ -306,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_process_may_write_is_written() {
+    fn only_memory_that_the_process_may_write_is_written() {
         static CONSTANT: [u8; 8] = [1; 8];
         let (space, wanted) = (own(), AtomicBool::new(false));
         let mut word = Box::new([0_u8; 8]);
@@ -326,14 +320,14 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_mappings_says_what_the_kernel_says() {
+    fn the_list_of_mappings_agrees_with_the_kernels_query() {
         let space = own();
         let place = Box::new(0_u8);
-        let code = a_list_of_mappings_says_what_the_kernel_says as fn() as usize as u64;
+        let code = the_list_of_mappings_agrees_with_the_kernels_query as fn() as usize as u64;
         for at in [at(&*place), code, 8, u64::MAX] {
             let maps = File::open("/proc/self/maps").unwrap();
             let (asked, listed) = (space.mapping(at), listed(&maps, at));
-            // A neighbour may have grown meanwhile.
+            // A neighbouring mapping may have grown meanwhile.
             let part = |mapping: Mapping| (mapping.readable, mapping.writable);
             assert_eq!(asked.map(part), listed.map(part), "{at:#x}");
         }
@@ -342,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_wait_is_no_caller() {
+    fn a_thread_outside_of_ioctl_is_refused() {
         let (send, receive) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
@@ -351,14 +345,14 @@ mod tests {
         });
         let (task, forgotten) = (receive.recv().unwrap(), AtomicBool::new(false));
         assert_eq!(argument(task, 0xc008_2a00, &forgotten), Err(Errno::PERM));
-        assert_eq!(standing(task).map(|(process, _)| process), Ok(std::process::id()));
+        assert_eq!(process_and_capability(task).map(|(process, _)| process), Ok(std::process::id()));
         drop(end);
         thread.join().unwrap();
         assert!(argument(task, 0xc008_2a00, &forgotten).is_err());
     }
 
     #[test]
-    fn two_runs_of_one_program_are_told_apart() {
+    fn two_runs_of_one_program_have_different_identities() {
         let run = || {
             let mut command = std::process::Command::new("setarch");
             command
@@ -369,7 +363,7 @@ mod tests {
         };
         let Ok(mut first) = run() else { return eprintln!("skipped: setarch") };
         let mut second = run().unwrap();
-        // Each is cat once it gives back what it is given.
+        // Each child has executed cat once it echoes the byte.
         for child in [&mut first, &mut second] {
             std::io::Write::write_all(child.stdin.as_mut().unwrap(), b"x").unwrap();
             child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();

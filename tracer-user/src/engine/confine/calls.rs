@@ -1,20 +1,21 @@
 //! The system calls of each role.
 //!
-//! [`RUNTIME`] is what a Rust program with threads needs of libc; the rest is added by purpose. Not in any list, and so
-//! refused: starting programs (execve, fork without threads), other processes (ptrace, process_vm_readv, pidfd_getfd), users
-//! and capabilities (setuid, capset), mounts beyond umount2, namespaces, modules, kexec, keys, userfaultfd, io_uring, and
-//! sockets that lead off this machine. The numbers are libc's, so that each architecture has its own; calls that arm64
-//! never had are in lists of x86-64.
+//! [`RUNTIME`] has the calls that a Rust program with threads makes through libc; the other lists are by purpose. The
+//! following are in no list and therefore refused: starting programs and processes (execve, clone without
+//! `CLONE_THREAD`), access to other processes (ptrace, process_vm_readv, pidfd_getfd), changes of users and
+//! capabilities (setuid, capset), mount calls except umount2, namespaces, modules, kexec, keys, userfaultfd,
+//! io_uring, and sockets to other machines. The numbers are libc's, so each architecture has its own. Calls that
+//! arm64 never had are in lists of x86-64.
 
 use libc::c_long;
 
 use crate::sys::process::seccomp::{Argument, Rule, Test};
 
-/// Calls that fail as on a kernel that lacks them: the arguments of clone3 are in memory, where a filter cannot look; libc then uses
-/// clone.
+/// Calls that fail as on a kernel without them. The arguments of clone3 are in memory, which a filter cannot read;
+/// libc then uses clone.
 pub(super) const ABSENT: &[c_long] = &[libc::SYS_clone3];
 
-/// What threads, memory, time, signals and descriptors take.
+/// Calls for threads, memory, time, signals and descriptors.
 const RUNTIME: &[c_long] = &[
     libc::SYS_brk,
     libc::SYS_clock_getres,
@@ -62,17 +63,17 @@ const RUNTIME: &[c_long] = &[
     libc::SYS_set_robust_list,
     libc::SYS_set_tid_address,
     libc::SYS_sigaltstack,
-    // An abort is a signal to oneself.
+    // abort(3) sends a signal to its own thread.
     libc::SYS_tgkill,
     libc::SYS_uname,
     libc::SYS_write,
     libc::SYS_writev,
 ];
 
-/// A thread of low priority reads facts of the kernel before they are needed.
+/// A thread of low priority reads facts of the kernel in advance.
 const PRIORITY: &[Rule] = &[rule(libc::SYS_setpriority, &[argument(0, Test::Is(libc::PRIO_PROCESS))])];
 
-/// Older names of the same, which libc still uses on x86-64.
+/// Older variants of these calls, which libc still uses on x86-64.
 #[cfg(target_arch = "x86_64")]
 const OLD_RUNTIME: &[c_long] = &[
     libc::SYS_arch_prctl,
@@ -86,7 +87,7 @@ const OLD_RUNTIME: &[c_long] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_RUNTIME: &[c_long] = &[];
 
-/// Reading files, and what is known of them.
+/// Calls to read files and their metadata.
 const READING: &[c_long] = &[
     libc::SYS_faccessat,
     libc::SYS_faccessat2,
@@ -94,7 +95,7 @@ const READING: &[c_long] = &[
     libc::SYS_fstatfs,
     libc::SYS_getcwd,
     libc::SYS_getdents64,
-    // BTF of kernels before 6.15, which cannot be mapped, is copied into one.
+    // The BTF of kernels before 6.15 cannot be mapped and is copied into a memfd.
     libc::SYS_memfd_create,
     libc::SYS_pread64,
     libc::SYS_preadv,
@@ -108,7 +109,7 @@ const OLD_READING: &[c_long] = &[libc::SYS_access, libc::SYS_readlink, libc::SYS
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_READING: &[c_long] = &[];
 
-/// Waiting for descriptors.
+/// Calls to wait for descriptors.
 const WAITING: &[c_long] = &[
     libc::SYS_epoll_create1,
     libc::SYS_epoll_ctl,
@@ -129,7 +130,7 @@ const OLD_WAITING: &[c_long] =
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_WAITING: &[c_long] = &[];
 
-/// Messages on sockets that are open.
+/// Calls for messages on open sockets.
 const MESSAGES: &[c_long] = &[
     libc::SYS_getsockname,
     libc::SYS_getsockopt,
@@ -141,7 +142,7 @@ const MESSAGES: &[c_long] = &[
     libc::SYS_shutdown,
 ];
 
-/// Changing files and directories: the state file, pinned maps.
+/// Calls to change files and directories: the state file, pinned maps.
 const CHANGING: &[c_long] = &[
     libc::SYS_fallocate,
     libc::SYS_fchmod,
@@ -165,7 +166,7 @@ const OLD_CHANGING: &[c_long] =
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_CHANGING: &[c_long] = &[];
 
-/// Tracing and serving.
+/// Calls for tracing and serving.
 const TRACING: &[c_long] = &[
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
@@ -173,7 +174,7 @@ const TRACING: &[c_long] = &[
     libc::SYS_bind,
     libc::SYS_connect,
     libc::SYS_openat2,
-    // Ends the mirror; mounting is over.
+    // Unmounts the mirror at its end.
     libc::SYS_umount2,
 ];
 
@@ -194,33 +195,33 @@ const fn rule(call: c_long, arguments: &'static [Argument]) -> Rule {
     Rule { call, arguments }
 }
 
-/// Calls of every role that depend on their arguments.
+/// Calls of every role with restricted arguments.
 const LIMITED: &[Rule] = &[
-    // Threads, and no processes.
+    // Only threads, no processes.
     rule(libc::SYS_clone, &[argument(0, Test::Masked(THREAD | NEW_NAMESPACES, THREAD))]),
-    // No memory becomes code.
+    // No executable memory.
     rule(libc::SYS_mmap, &[argument(2, Test::Masked(libc::PROT_EXEC as u32, 0))]),
     rule(libc::SYS_mprotect, &[argument(2, Test::Masked(libc::PROT_EXEC as u32, 0))]),
     // Names of threads and of memory.
     rule(libc::SYS_prctl, &[argument(0, Test::Is(libc::PR_SET_NAME as u32))]),
     rule(libc::SYS_prctl, &[argument(0, Test::Is(libc::PR_GET_NAME as u32))]),
     rule(libc::SYS_prctl, &[argument(0, Test::Is(libc::PR_SET_VMA as u32))]),
-    // The kernel's auxiliary vector (PR_GET_AUXV, 6.4), in which rustix looks for the size of a page.
+    // PR_GET_AUXV (6.4): rustix reads the page size from the auxiliary vector.
     rule(libc::SYS_prctl, &[argument(0, Test::Is(0x4155_5856))]),
-    // Limits are read, of this process.
+    // Reading limits of this process.
     rule(libc::SYS_prlimit64, &[argument(0, Test::Is(0)), argument(2, Test::LongMasked(u64::MAX, 0))]),
-    // This thread's CPUs.
+    // The CPUs of this thread.
     rule(libc::SYS_sched_setaffinity, &[argument(0, Test::Is(0))]),
 ];
 
-/// Opening files.
+/// Calls to open files.
 const OPENING: &[Rule] = &[
     Rule::any(libc::SYS_openat),
     #[cfg(target_arch = "x86_64")]
     Rule::any(libc::SYS_open),
 ];
 
-/// Opening files to read.
+/// Calls to open files for reading.
 const OPENING_TO_READ: &[Rule] = &[
     rule(libc::SYS_openat, &[argument(2, Test::Masked(WRITES, 0))]),
     #[cfg(target_arch = "x86_64")]
@@ -228,13 +229,13 @@ const OPENING_TO_READ: &[Rule] = &[
 ];
 const WRITES: u32 = (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC) as u32;
 
-/// A terminal's input is not ours to write.
+/// Requests except those that write to a terminal's input (TIOCSTI, TIOCLINUX).
 const IOCTL: Rule = rule(
     libc::SYS_ioctl,
     &[argument(1, Test::IsNot(libc::TIOCSTI as u32)), argument(1, Test::IsNot(libc::TIOCLINUX as u32))],
 );
 
-/// Maps and what is known of programs, by descriptors that are open: nothing is loaded or made.
+/// Access to maps, and information about programs, through open descriptors. Nothing is loaded or created.
 const MAPS: &[Rule] = &[
     rule(libc::SYS_bpf, &[argument(0, Test::Is(BPF_MAP_LOOKUP_ELEM))]),
     rule(libc::SYS_bpf, &[argument(0, Test::Is(BPF_MAP_UPDATE_ELEM))]),
@@ -257,7 +258,7 @@ const BPF_MAP_LOOKUP_AND_DELETE_BATCH: u32 = 25;
 const BPF_MAP_DELETE_BATCH: u32 = 27;
 const BPF_LINK_DETACH: u32 = 34;
 
-/// Sockets of this machine.
+/// Sockets within this machine.
 const SOCKETS: &[Rule] = &[
     rule(libc::SYS_socket, &[argument(0, Test::Is(libc::AF_UNIX as u32))]),
     rule(libc::SYS_socket, &[argument(0, Test::Is(libc::AF_NETLINK as u32))]),
@@ -269,7 +270,7 @@ fn all(lists: &[&[c_long]], rules: &[&[Rule]]) -> Vec<Rule> {
     calls.chain(rules.iter().flat_map(|list| list.iter().copied())).collect()
 }
 
-/// The daemon: all that serving, enabling, reading and ending take.
+/// The daemon: serving, enabling, reading, ending.
 pub(super) fn daemon() -> Vec<Rule> {
     let lists = [
         RUNTIME,
@@ -286,19 +287,20 @@ pub(super) fn daemon() -> Vec<Rule> {
     all(&lists, &[LIMITED, SOCKETS, OPENING, PRIORITY, &[IOCTL]])
 }
 
-/// Receives descriptors and closes them; opens one file to give way to tracers that open many.
+/// The closer: receives descriptors and closes them. It opens one file, to give way to tracers that open many events.
 pub(super) fn closer() -> Vec<Rule> {
     let lists = [RUNTIME, OLD_RUNTIME, MESSAGES, &[libc::SYS_flock]];
     all(&lists, &[LIMITED, OPENING_TO_READ])
 }
 
-/// Opens files to read, and hands them over with what they hold.
+/// The opener: opens files for reading, and sends them with their content.
 pub(super) fn opener() -> Vec<Rule> {
     let lists = [RUNTIME, OLD_RUNTIME, READING, OLD_READING, MESSAGES];
     all(&lists, &[LIMITED, OPENING_TO_READ])
 }
 
-/// Reaches memory by descriptors of /proc/PID/mem; no process_vm_readv, which would go by number.
+/// Client memory: accesses memory through descriptors of /proc/PID/mem, not process_vm_readv, which would use the
+/// process id.
 pub(super) fn client_memory() -> Vec<Rule> {
     let lists = [
         RUNTIME,
@@ -314,10 +316,10 @@ pub(super) fn client_memory() -> Vec<Rule> {
     all(&lists, &[LIMITED, OPENING, &[mapping]])
 }
 
-/// What is mapped at an address.
+/// The mapping at an address.
 const MAPPING: &[Argument] = &[argument(1, Test::Is(crate::sys::memory::procmap::PROCMAP_QUERY))];
 
-/// Reads rings, tables and files and writes what is open.
+/// The readers: read rings, tables and files, and write to open files.
 pub(super) fn reader() -> Vec<Rule> {
     let lists = [RUNTIME, OLD_RUNTIME, READING, OLD_READING, WAITING, OLD_WAITING, MESSAGES];
     all(&lists, &[LIMITED, OPENING_TO_READ, MAPS, &[IOCTL]])

@@ -1,11 +1,11 @@
 //! The capabilities and system calls that each process of this program keeps after its setup, with reasons.
 //!
-//! A [`Role`] is the task of a process. Its capabilities are a table with reasons, which `tracer doctor` prints. Its system calls
-//! ([`calls`]) are those that its code and libraries use. Capabilities belong to a thread, so they are dropped before other threads
-//! start. The filter is installed when everything is set up, and covers all threads.
+//! A [`Role`] is the task of a process. Its capabilities are a table with reasons, which `tracer doctor` prints. Its
+//! system calls ([`calls`]) are those that its code and libraries use. Capabilities belong to a thread, so they are
+//! dropped before other threads start. The filter is installed when everything is set up, and covers all threads.
 //!
-//! If the host refuses one of the two, the program logs one warning and continues. This does not work around a security module: it
-//! means less protection, not more access.
+//! If the host refuses one of the two, the program logs one warning and continues. It does not try to circumvent a
+//! security module: the result is less protection, not more access.
 
 mod calls;
 
@@ -35,7 +35,7 @@ pub enum Role {
 
 /// A capability with its name and the reason to keep it.
 #[derive(Clone, Copy, Debug)]
-pub struct Kept {
+pub struct KeptCapability {
     /// The capability.
     pub set: CapabilitySet,
     /// Its name as in capabilities(7).
@@ -44,11 +44,11 @@ pub struct Kept {
     pub reason: &'static str,
 }
 
-const fn kept(set: CapabilitySet, name: &'static str, reason: &'static str) -> Kept {
-    Kept { set, name, reason }
+const fn kept(set: CapabilitySet, name: &'static str, reason: &'static str) -> KeptCapability {
+    KeptCapability { set, name, reason }
 }
 
-const DAEMON: &[Kept] = &[
+const DAEMON: &[KeptCapability] = &[
     kept(CapabilitySet::BPF, "CAP_BPF", "load programs and make maps when events are enabled"),
     kept(CapabilitySet::PERFMON, "CAP_PERFMON", "attach programs and let them read kernel memory"),
     kept(
@@ -64,13 +64,13 @@ const DAEMON: &[Kept] = &[
     ),
 ];
 
-const OPENER: &[Kept] = &[kept(
+const OPENER: &[KeptCapability] = &[kept(
     CapabilitySet::DAC_READ_SEARCH,
     "CAP_DAC_READ_SEARCH",
     "open the programs of other users that uprobe_events and program_events name",
 )];
 
-const CLIENT_MEMORY: &[Kept] = &[
+const CLIENT_MEMORY: &[KeptCapability] = &[
     kept(
         CapabilitySet::SYS_PTRACE,
         "CAP_SYS_PTRACE",
@@ -80,7 +80,7 @@ const CLIENT_MEMORY: &[Kept] = &[
 ];
 
 /// Capabilities of `tracer record` and `tracer hist`.
-const RECORDER: &[Kept] = &[
+const RECORDER: &[KeptCapability] = &[
     kept(
         CapabilitySet::BPF,
         "CAP_BPF",
@@ -102,7 +102,7 @@ impl Role {
     ];
 
     /// The capabilities that the role keeps, with reasons.
-    pub fn capabilities(self) -> &'static [Kept] {
+    pub fn capabilities(self) -> &'static [KeptCapability] {
         match self {
             Self::Daemon => DAEMON,
             Self::Opener => OPENER,
@@ -127,24 +127,26 @@ impl Role {
     }
 }
 
-/// Drops all capabilities but the role's from the calling thread and the threads it will start, and sets `no_new_privs`.
+/// Drops all capabilities but the role's from the calling thread and the threads it will start, and sets
+/// `no_new_privs`.
 pub fn drop_capabilities(role: Role) {
     if let Err(error) = privileges::drop_to(role.set()) {
-        tracing::warn!("capabilities that are not needed stay: {error}");
+        tracing::warn!("cannot drop unneeded capabilities: {error}");
     }
 }
 
-/// Makes this process non-dumpable: other processes of the same user cannot read its memory, and it leaves no core dump.
+/// Makes this process non-dumpable: other processes of the same user cannot read its memory, and it leaves no core
+/// dump.
 pub fn hide_memory() {
     if let Err(error) = privileges::hide_memory() {
-        tracing::warn!("memory stays open to processes of the same user: {error}");
+        tracing::warn!("cannot hide memory from processes of the same user: {error}");
     }
 }
 
 /// Allows all threads the role's system calls and no others. From then on this process cannot execute programs.
 pub fn filter_calls(role: Role) {
     if let Err(error) = filter(role, Scope::Process) {
-        tracing::warn!("system calls are not filtered: {error}");
+        tracing::warn!("cannot filter system calls: {error}");
     }
 }
 

@@ -1,4 +1,5 @@
-//! Each role's confinement, tried by threads of the test: a filter and capabilities without `Scope::Process` are a thread's own.
+//! Tests of each role's confinement in threads: without `Scope::Process`, filters and capabilities apply to one
+//! thread.
 
 use std::{fs::File, io::ErrorKind, os::unix::net::UnixStream, process::Command};
 
@@ -12,7 +13,7 @@ use rustix::{
 
 use super::*;
 
-/// Runs in a thread that is confined as a process of the role is.
+/// Runs a function in a thread that is confined as the role.
 fn confined<T: Send>(role: Role, run: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {
@@ -47,7 +48,7 @@ fn no_role_can_reach_beyond_its_task() {
 }
 
 #[test]
-fn every_role_can_do_what_threads_and_messages_take() {
+fn every_role_can_use_threads_and_messages() {
     let (mut ours, mut theirs) = UnixStream::pair().unwrap();
     for (role, name) in Role::ALL {
         if role == Role::Closer {
@@ -65,20 +66,20 @@ fn every_role_can_do_what_threads_and_messages_take() {
 }
 
 #[test]
-fn who_only_reads_opens_nothing_to_write() {
+fn a_reading_role_opens_nothing_for_writing() {
     let path = std::env::temp_dir().join(format!("tracer-confine-{}", std::process::id()));
     for role in [Role::Recorder, Role::Histogram, Role::Reader, Role::Closer] {
         let opened = confined(role, || File::create(&path).map(drop));
         assert_eq!(opened.unwrap_err().kind(), ErrorKind::PermissionDenied, "{role:?}");
     }
     assert!(!path.exists());
-    // The daemon keeps a state file.
+    // The daemon writes a state file.
     confined(Role::Daemon, || File::create(&path)).unwrap();
     std::fs::remove_file(path).unwrap();
 }
 
 #[test]
-fn the_daemon_unmounts_and_nobody_else_does() {
+fn only_the_daemon_unmounts() {
     for (role, name) in Role::ALL {
         let at = "/proc/self/no-such-place";
         let answer = confined(role, || unmount(at, UnmountFlags::DETACH));
@@ -100,7 +101,7 @@ fn capabilities_have_reasons_and_are_few() {
 }
 
 #[test]
-fn namespaces_stay_what_they_are() {
+fn namespaces_cannot_be_changed() {
     confined(Role::Daemon, || {
         assert_eq!(crate::sys::mount::private_namespace().unwrap_err().kind(), ErrorKind::PermissionDenied);
     });

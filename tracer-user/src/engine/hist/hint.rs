@@ -1,7 +1,7 @@
-//! What a wrong histogram command may have meant: the line behind the caret on our command line. The kernel has nothing
-//! like it.
+//! Suggestions for an invalid histogram command: the line after the caret on the command line. The kernel has no such
+//! suggestions.
 
-use super::HistError;
+use super::error::HistError;
 use crate::{
     event::Format,
     lang::{
@@ -11,25 +11,25 @@ use crate::{
     plan::resolve::nearest,
 };
 
-/// An event that is not there, and which one of `names` may have been meant.
+/// The error for an unknown event, with the nearest of `names`.
 pub(super) fn no_event(event: &str, names: impl Iterator<Item = String>) -> HistError {
     let hint = match nearest(event, names) {
         Some(name) => format!("; did you mean `{name}`?"),
-        None if event.contains('=') => "; each histogram stands behind its event".to_owned(),
+        None if event.contains('=') => "; each histogram follows its event".to_owned(),
         None => "; `tracer list` shows what there is".to_owned(),
     };
     HistError::NoEvent(event.to_owned(), hint)
 }
 
-/// What names a command may have meant.
+/// Names that a command can use.
 pub(super) struct Known<'a> {
     pub(super) format: Option<&'a Format>,
     pub(super) variables: Vec<String>,
-    /// What `synthetic_events` reads.
+    /// The content of `synthetic_events`.
     pub(super) synthetic: Vec<u8>,
 }
 
-/// Keys and values that all events have.
+/// Keys and values of every event.
 const COMMON: [&str; 6] =
     ["common_timestamp", "common_cpu", "common_stacktrace", "common_comm", "common_pid", "hitcount"];
 
@@ -49,11 +49,11 @@ const MODIFIERS: [&str; 12] = [
 ];
 
 impl Known<'_> {
-    /// What the user may have meant, a line that begins with a newline; empty where nothing is near.
+    /// A suggestion, on a line of its own after a newline; empty if no name is near.
     pub(super) fn hint(&self, refusal: &Refusal, command: &str) -> String {
         let found = refusal.log().entries().iter().find_map(|entry| match entry {
             Entry::Hist { kind, span, position } => {
-                // The logged command has `hist:` in front.
+                // The logged command begins with `hist:`.
                 Some((*kind, span.unwrap_or(Span::empty(position.saturating_sub("hist:".len())))))
             }
             Entry::Filter(_) => None,
@@ -77,7 +77,7 @@ impl Known<'_> {
                 match nearest(name, self.variables.iter().cloned()) {
                     Some(near) => Some(did_you(format!("${near}"))),
                     None if self.variables.is_empty() => {
-                        Some("variables are there once the histogram that has them stands before".to_owned())
+                        Some("a variable must be defined by an earlier histogram".to_owned())
                     }
                     None => Some(format!("there are ${}", self.variables.join(", $"))),
                 }
@@ -109,7 +109,7 @@ impl Known<'_> {
         }
     }
 
-    /// Synthetic events, by name and whole.
+    /// Synthetic events: name and definition.
     fn definitions(&self) -> impl Iterator<Item = (String, String)> {
         let text = String::from_utf8_lossy(&self.synthetic).into_owned();
         let lines: Vec<String> = text.lines().map(|line| line.replacen('\t', " ", 1)).collect();
@@ -117,7 +117,7 @@ impl Known<'_> {
     }
 }
 
-/// What stands at a place of a command; where that is empty, the word that begins there.
+/// The text at a place of a command; for an empty place, the word that begins there.
 fn word(command: &str, start: usize, end: usize) -> &str {
     let behind = command.get(start..).unwrap_or_default();
     let length = end.saturating_sub(start);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_near() {
+    fn near_names_are_suggested() {
         for (command, expected) in [
             ("keys=pidd", "\n  did you mean `pid`?"),
             ("keys=pid.exename", "\n  did you mean `.execname`?"),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn words_begin_where_they_are_pointed_at() {
+    fn the_word_at_a_position_is_found() {
         assert_eq!(word("a:b_c(d)", 2, 2), "b_c");
         assert_eq!(word("a:b_c(d)", 2, 4), "b_");
         assert_eq!(word("a", 7, 9), "");

@@ -1,286 +1,200 @@
-//! A histogram of one event on the command line: the command is read as a `trigger` file would, the cheapest hook that
-//! has all of its values is chosen, and the table is shown as the event's `hist` file would. Several, and what needs more than
-//! one event, are [`several`]'s.
+//! Histograms of the command line: a private engine, which is not mounted, defines the events and counts. Commands
+//! are parsed as in `trigger` files, and tables are shown as in `hist` files.
 
+mod error;
 mod hint;
-pub mod several;
 
 use std::sync::Arc;
 
 use self::hint::Known;
-use super::{facts::Facts, hooks::AttachPlan, recorder};
+use super::{
+    Command, CommandError, Engine, ErrorKind,
+    attachments::AttachOptions,
+    facts::Facts,
+    histograms::text::{looked_up, prepare, shown},
+};
 use crate::{
-    attach::{self, AttachError, AttachPoint, Attached, Calls, Cause, Counted, Counts, HistAround, ids},
-    code::lower::hist as lower,
-    event::{Catalogue, Format, synthetic},
+    attach::{AttachPoint, HistContents},
+    engine::histograms::queries,
+    event::{EventId, InstanceId},
     lang::{
-        filter::FilterError,
-        hist::{Change, Dialect, Flags, Hist, Refusal, Set, Trigger, World},
+        define::File,
+        facts::Files,
+        hist::{Refusal, TriggerId},
     },
-    plan::{
-        filter::Filter,
-        hist::{Layout, References},
-        resolve,
-        source::ProgramContext,
-    },
-    render::{
-        RenderEnv, Symbol,
-        hist::{HistEnv, Table, json, show},
-    },
+    render::hist::json,
 };
 
-/// Why there is no histogram.
-#[derive(Debug, thiserror::Error)]
-pub enum HistError {
-    /// There is no such event.
-    #[error("no event {0}{1}")]
-    NoEvent(String, String),
-    /// The command is wrong.
-    #[error("histogram of {event}: {refusal}{hint}")]
-    Refused {
-        /// `system:name`.
-        event: String,
-        /// What is wrong.
-        refusal: Refusal,
-        /// What may have been meant, a line; or nothing.
-        hint: String,
-    },
-    /// The definition of an event is wrong.
-    #[error("{0}: {1}")]
-    NotDefined(String, String),
-    /// The kernel does not let it be counted.
-    #[error("histogram of {0}: {1}")]
-    NotCounted(String, String),
-    /// It asks for something that is not done yet.
-    #[error("not counted in the kernel yet: {0}")]
-    NotYet(&'static str),
-    /// The kernel refused something.
-    #[error(transparent)]
-    Attach(#[from] AttachError),
-    /// tracefs could not be read.
-    #[error(transparent)]
-    Kernel(#[from] crate::kernel::Error),
+pub use self::error::HistError;
+
+/// A request to count hits.
+#[derive(Clone, Debug, Default)]
+pub struct HistRequest {
+    /// Definitions of synthetic events, lines of `synthetic_events`.
+    pub synthetic: Vec<String>,
+    /// Definitions of dynamic events, lines of `dynamic_events`.
+    pub dynamic: Vec<String>,
+    /// Events, each with a histogram command, in order: a variable must be defined before it is used.
+    pub histograms: Vec<(String, String)>,
 }
 
-/// What is counted where.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
-    /// The perf tracepoint even where a raw tracepoint would do.
-    pub tracepoint: bool,
-    /// Hits of this process too.
-    pub own: bool,
-}
-
-/// A histogram that counts.
+/// Running histograms.
 #[derive(Debug)]
-pub struct Histogram {
-    trigger: Trigger,
-    counts: Counts,
-    _attached: Attached,
-    /// Where it hangs.
-    pub hook: AttachPlan,
+pub struct Histograms {
+    engine: Engine,
+    given: Vec<TriggerId>,
+    /// Whether each table follows a line with its event.
+    titled: bool,
 }
 
-impl Histogram {
-    /// Starts to count `event` (`system:name`) by a command: what stands behind `hist:`, or all of it.
+impl Histograms {
+    /// Defines the events and starts the histograms.
     ///
     /// # Errors
-    /// When the command is wrong or the kernel refuses something.
-    pub fn start(event: &str, command: &str, options: Options, facts: &Facts) -> Result<Self, HistError> {
-        let world = Running { facts };
-        let (system, name) = event.split_once(':').or_else(|| event.split_once('/')).unwrap_or(("", event));
-        let format = world.event(system, name).ok_or_else(|| no_event(event, facts))?;
-        let command = command.trim();
-        let command = command.strip_prefix("hist:").unwrap_or(command).trim_start();
-        let mut set = Set::default();
-        let taken = set.apply(&format, Some(command.as_bytes()), false, &world).map_err(|refusal| {
-            let known = Known { format: Some(&format), variables: Vec::new(), synthetic: Vec::new() };
-            let hint = known.hint(&refusal, command);
-            HistError::Refused { event: format.full_name(), refusal, hint }
-        })?;
-        let Change::Added(id, _) = taken.change else {
-            return Err(HistError::NotYet("changing what is there"));
-        };
-        let trigger = set.trigger(id).cloned().ok_or(HistError::NotYet("helpers of other events"))?;
-        if trigger.hist.synthetic_events().next().is_some() {
-            return Err(HistError::NotYet("synthetic events without a mirror"));
-        }
-        if trigger.hist.takes_snapshots() {
-            return Err(HistError::NotYet("snapshots without a mirror"));
-        }
-        if let Some(what) = lower::unsupported(&trigger.hist) {
-            return Err(HistError::NotYet(what));
-        }
-        let filter = match &trigger.filter {
-            // It was checked with the command.
-            Some(text) => {
-                Some(resolve::filter(text, &format, facts).map_err(|_| HistError::NotYet("its filter"))?)
-            }
-            None => None,
-        };
-        let own = ids::own().map_err(|cause| AttachError::new("own process id", cause))?;
-        let mut chosen = Self::hook(&format, options.tracepoint, facts)?;
-        let counts = Counts::of(&trigger.hist)?;
-        let references = References::of(&trigger.hist, &set).ok_or(HistError::NotYet("its references"))?;
-        let registers = facts.registers().filter(|_| chosen.via.is_call());
-        let calls = registers.map(|registers| Calls::new(registers, recorder::cast(facts)));
-        let start = |hook: &AttachPlan, filter: Option<&Filter>| {
-            let (hist, but_process) = (&*trigger.hist, (!options.own).then_some(own.process));
-            let hook_kind = &hook.hook;
-            let request = lower::Request {
-                hist,
-                references: &references,
-                filter,
-                hook: hook_kind,
-                kind: format.id,
-                but_process,
-                but_compat: calls
-                    .as_ref()
-                    .filter(|_| hook.via.is_call())
-                    .map(|calls| calls.registers().compat),
-                entry: lower::Entry::ProgramContext,
-                within: None,
-                emits: &[],
+    /// A definition or a command is invalid, or the kernel refuses something. Then nothing counts.
+    pub fn start(wanted: &HistRequest, options: AttachOptions, facts: Arc<Facts>) -> Result<Self, HistError> {
+        let mut engine = Engine::with_options(facts, AttachOptions { without_names: true, ..options })?;
+        let files = Files::at_once();
+        for line in &wanted.synthetic {
+            let text = line.as_bytes();
+            let define = match line.strip_prefix("s:") {
+                Some(_) => Command::Define { file: File::Dynamic, text, files: &files, uid: 0 },
+                None => Command::DefineSynthetic { text, uid: 0 },
             };
-            let around = HistAround { calls: calls.as_ref(), ..HistAround::default() };
-            attach::attach_hist(&request, &hook.via, &counts, &around, None)
-        };
-        let attached = match start(&chosen, filter.as_ref()) {
-            Err(error)
-                if chosen.hook != ProgramContext::Tracepoint && matches!(error.cause(), Cause::Lower(_)) =>
-            {
-                chosen = AttachPlan::tracepoint(&format, error.to_string());
-                start(&chosen, filter.as_ref())?
+            engine.execute(&define).map_err(|error| HistError::NotDefined(line.to_owned(), error))?;
+        }
+        for line in &wanted.dynamic {
+            let text = line.as_bytes();
+            engine
+                .execute(&Command::Define { file: File::Dynamic, text, files: &files, uid: 0 })
+                .map_err(|error| HistError::NotDefined(line.to_owned(), error))?;
+        }
+        let mut given = Vec::new();
+        for (name, command) in &wanted.histograms {
+            let event = find(&engine, name)?;
+            let text = command.trim();
+            let text = text.strip_prefix("hist:").unwrap_or(text).trim_start();
+            match queries::add_hist(&mut engine, InstanceId::TOP, event, text.as_bytes()) {
+                Ok(id) => given.push(id),
+                Err(error) => return Err(refused(&engine, event, &error, text)),
             }
-            other => other?,
-        };
-        Ok(Self { trigger, counts, _attached: attached, hook: chosen })
+        }
+        let titled = given.len() > 1 || !wanted.synthetic.is_empty() || !wanted.dynamic.is_empty();
+        Ok(Self { engine, given, titled })
     }
 
-    /// A raw tracepoint where that is as good; system calls' events have a place behind its dispatcher.
-    fn hook(format: &Format, tracepoint: bool, facts: &Facts) -> Result<AttachPlan, HistError> {
-        let mut chosen = recorder::try_hooks(&[format], tracepoint, facts)?.pop();
-        if let Some(AttachPlan { via, .. }) = &mut chosen
-            && let AttachPoint::SysEnterAlone(number) = *via
-        {
-            *via = AttachPoint::SysEnter(number);
-        }
-        Ok(match chosen {
-            Some(chosen)
-                if matches!(chosen.via, AttachPoint::Tracepoint(_) | AttachPoint::RawTracepoint(_)) =>
-            {
-                chosen
+    /// The histograms to show. Without `all`, histograms that only serve others, by variables or synthetic events,
+    /// are left out.
+    fn of_interest(&self, all: bool) -> impl Iterator<Item = TriggerId> + '_ {
+        self.given.iter().copied().filter(move |id| all || !self.engine.histograms.serves(*id))
+    }
+
+    /// Reads the facts that need privileges, so that [`Histograms::text`] works without them.
+    pub fn prepare(&self) {
+        for id in &self.given {
+            if let Some(trigger) = self.engine.histograms.trigger(*id) {
+                prepare(&trigger.hist, &self.engine.facts);
             }
-            Some(chosen) if chosen.via.is_call() => chosen,
-            _ => AttachPlan::tracepoint(format, "histograms hang on tracepoints"),
+        }
+    }
+
+    /// The event of each histogram, and the hook of its program; `None` if the event has no hook.
+    pub fn hooks(&self) -> impl Iterator<Item = (String, Option<&AttachPoint>)> {
+        self.given.iter().filter_map(|id| {
+            let event = self.engine.histograms.trigger(*id)?.event.full_name();
+            Some((event, self.engine.histograms.hook(InstanceId::TOP, *id)))
         })
     }
 
-    /// Learns what only a process with privileges can, for [`Histogram::text`] without them.
-    pub fn prepare(&self, facts: &Facts) {
-        prepare(&self.trigger.hist, facts);
-    }
-
-    /// The text of the event's `hist` file.
+    /// The tables in the format of `hist` files. If there are several, or events were defined, each follows a line
+    /// that names its event.
     ///
     /// # Errors
-    /// When the kernel refuses to show the table.
-    pub fn text(&self, facts: &Facts) -> Result<Vec<u8>, HistError> {
-        Ok(shown(&self.trigger, self.counts.read()?, 0, facts))
-    }
-
-    /// The same as JSON, in a line.
-    ///
-    /// # Errors
-    /// As [`Histogram::text`].
-    pub fn json(&self, facts: &Facts) -> Result<Vec<u8>, HistError> {
-        let (table, env) = looked_up(&self.trigger, self.counts.read()?, facts);
-        Ok(format!("{}\n", json::object(&self.trigger, &table, &env)).into_bytes())
-    }
-}
-
-/// Names of events that may have been meant.
-fn no_event(event: &str, facts: &Facts) -> HistError {
-    let list = facts.tracefs.available_events().unwrap_or_default();
-    let names: Vec<String> =
-        Catalogue::parse(&list).iter().map(|(system, name)| format!("{system}:{name}")).collect();
-    hint::no_event(event, names.into_iter())
-}
-
-/// A histogram as the event's `hist` file shows it; `number` is how many of the same event came before it.
-pub(super) fn shown(trigger: &Trigger, counted: Counted, number: usize, facts: &Facts) -> Vec<u8> {
-    let (table, env) = looked_up(trigger, counted, facts);
-    let mut out = Vec::new();
-    show(&mut out, trigger, &table, number, &env);
-    out
-}
-
-/// A table, and what its rows' names are looked up in.
-fn looked_up<'a>(trigger: &Trigger, counted: Counted, facts: &'a Facts) -> (Table, Env<'a>) {
-    let hist = &trigger.hist;
-    let hits = counted.rows.iter().map(|(_, entry)| Layout::sum(entry, 0)).sum();
-    let table = Table { rows: counted.rows, hits, drops: counted.drops, snapshot: counted.snapshot };
-    let names_calls = names_calls(hist);
-    (table, Env { facts, names_calls })
-}
-
-/// What the running kernel has that histograms are about.
-struct Running<'a> {
-    facts: &'a Facts,
-}
-
-impl World for Running<'_> {
-    fn dialect(&self) -> Dialect {
-        Dialect::newest()
-    }
-
-    fn event(&self, system: &str, name: &str) -> Option<Arc<Format>> {
-        let text = self.facts.tracefs.format(system, name).ok()??;
-        Format::parse(system, &text).ok().map(Arc::new)
-    }
-
-    fn synthetic(&self, _name: &str) -> Option<Arc<synthetic::Event>> {
-        None
-    }
-
-    fn has_clock(&self, name: &[u8]) -> bool {
-        matches!(name, b"global" | b"local" | b"mono")
-    }
-
-    fn filter(&self, event: &Format, text: &[u8]) -> Result<(), FilterError> {
-        resolve::filter(text, event, self.facts).map(|_| ())
-    }
-}
-
-/// Names for rows.
-struct Env<'a> {
-    facts: &'a Facts,
-    names_calls: bool,
-}
-
-impl RenderEnv for Env<'_> {
-    fn symbol(&self, address: u64) -> Option<Symbol<'_>> {
-        self.facts.symbols()?.lookup(address)
-    }
-}
-
-impl HistEnv for Env<'_> {
-    fn syscall(&self, number: u64) -> Option<String> {
-        if !self.names_calls {
-            return None;
+    /// The kernel refuses to show a table.
+    pub fn text(&mut self, all: bool) -> Result<Vec<u8>, HistError> {
+        // Takes requested snapshots, and empties the rings.
+        self.engine.collect(InstanceId::TOP);
+        let mut text = Vec::new();
+        for id in self.of_interest(all) {
+            let Some(trigger) = self.engine.histograms.trigger(id) else { continue };
+            if !text.is_empty() {
+                text.push(b'\n');
+            }
+            if self.titled {
+                text.extend(format!("# event: {}\n", trigger.event.full_name()).bytes());
+            }
+            text.extend(shown(trigger, self.contents(id)?, 0, &self.engine.facts));
         }
-        self.facts.call_names().get(&number).cloned()
+        Ok(text)
+    }
+
+    /// The tables as JSON objects, one per line.
+    ///
+    /// # Errors
+    /// As [`Histograms::text`].
+    pub fn json(&mut self, all: bool) -> Result<Vec<u8>, HistError> {
+        self.engine.collect(InstanceId::TOP);
+        let mut text = String::new();
+        for id in self.of_interest(all) {
+            let Some(trigger) = self.engine.histograms.trigger(id) else { continue };
+            let (table, env) = looked_up(trigger, self.contents(id)?, &self.engine.facts);
+            text.extend([json::object(trigger, &table, &env).to_string(), "\n".to_owned()]);
+        }
+        Ok(text.into_bytes())
+    }
+
+    fn contents(&self, id: TriggerId) -> Result<HistContents, HistError> {
+        let contents = self.engine.histograms.contents(InstanceId::TOP, id);
+        contents.map_err(|error| HistError::NotCounted("reading the table".to_owned(), said(&error)))
     }
 }
 
-/// Learns what rows of this histogram will be shown with, as far as it takes privileges.
-pub(super) fn prepare(hist: &Hist, facts: &Facts) {
-    if names_calls(hist) {
-        let _ = facts.call_names();
+fn said(error: &CommandError) -> String {
+    match error.kind() {
+        ErrorKind::Unsupported => "not counted in the kernel yet".to_owned(),
+        ErrorKind::Exists => "the same histogram exists".to_owned(),
+        _ => error.to_string(),
     }
 }
 
-/// Whether keys show system calls by their names.
-fn names_calls(hist: &Hist) -> bool {
-    hist.keys().iter().any(|key| key.flags.has(Flags::SYSCALL))
+/// Finds an event by `SYSTEM:EVENT`, or by a unique name.
+fn find(engine: &Engine, event: &str) -> Result<EventId, HistError> {
+    let events = engine.registry.events();
+    if let Some((system, name)) = event.split_once(':').or_else(|| event.split_once('/')) {
+        let found = events.find_system(system).and_then(|system| events.find(system, name));
+        return found.ok_or_else(|| no_event(engine, event));
+    }
+    let named: Vec<EventId> = events.systems().filter_map(|(system, _)| events.find(system, event)).collect();
+    match named[..] {
+        [only] => Ok(only),
+        [] => Err(no_event(engine, event)),
+        _ => {
+            let names: Vec<String> = named.iter().map(|event| events.full_name(*event)).collect();
+            Err(HistError::NoEvent(
+                event.to_owned(),
+                format!("; several have this name: {}", names.join(", ")),
+            ))
+        }
+    }
+}
+
+fn no_event(engine: &Engine, event: &str) -> HistError {
+    let events = engine.registry.events();
+    let names = events.systems().flat_map(|(_, system)| &system.events).map(|event| events.full_name(*event));
+    hint::no_event(event, names)
+}
+
+fn refused(engine: &Engine, event: EventId, error: &CommandError, command: &str) -> HistError {
+    let name = engine.registry.events().full_name(event);
+    let Some(refusal) = error.cause::<Refusal>().cloned() else {
+        return HistError::NotCounted(name, said(error));
+    };
+    let format = engine.registry.events().format(event, &engine.facts);
+    let known = Known {
+        format,
+        variables: engine.histograms.variables(InstanceId::TOP),
+        synthetic: engine.registry.synthetic().listing(),
+    };
+    let hint = known.hint(&refusal, command);
+    HistError::Refused { event: name, refusal, hint }
 }

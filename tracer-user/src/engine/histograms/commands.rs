@@ -1,23 +1,27 @@
 //! Histograms: `hist` lines of `trigger` files, and the `hist` files.
 //!
-//! The set of triggers is one for all instances ([`super::tables`]). A command may make histograms on other events and take
-//! them away again, so that tables follow the set of triggers ([`set_triggers`]). A word in the session says whether a
-//! histogram counts. Triggers of other events change the word too (`enable_hist`), so that files show the word.
+//! All instances share one set of triggers ([`super::tables`]). A command may create and remove histograms on other
+//! events, so the tables follow the set of triggers ([`set_triggers`]). A word in the session states whether a
+//! histogram counts. Triggers of other events also change it (`enable_hist`), so files show the word.
 
 use std::sync::Arc;
 
-use rustix::io::Errno;
 use tracer_abi::hist;
 
 use crate::{
     attach::{Counts, Opening},
-    buffer::clock::{Clock, monotonic},
+    buffer::clock::Clock,
     code::lower::hist as lower,
     engine::{
-        Command, Cooperative, Engine,
-        attachments::reconcile::{self, Goal},
-        hist::shown,
-        histograms::{programs, tables::Table},
+        Cooperative, Engine,
+        attachments::{
+            aside,
+            reconcile::{self, Goal},
+        },
+        command::error::{CommandError, ErrorKind},
+        dependents::{self, hist_programs},
+        histograms::{tables::Table, text::shown},
+        operations::buffers,
     },
     event::{EventId, Format, InstanceId, synthetic},
     lang::{
@@ -27,13 +31,13 @@ use crate::{
     plan::resolve,
 };
 
-/// What a command about histograms may ask for.
-pub(in crate::engine) struct Around<'a> {
+/// The environment of a histogram command.
+pub(in crate::engine) struct HistScope<'a> {
     pub(in crate::engine) engine: &'a Engine,
     pub(in crate::engine) instance: InstanceId,
 }
 
-impl World for Around<'_> {
+impl World for HistScope<'_> {
     fn instance(&self) -> InstanceId {
         self.instance
     }
@@ -61,81 +65,82 @@ impl World for Around<'_> {
     }
 }
 
-/// How far an event's histograms had counted: each trigger of which a hit was seen, and when the last one was.
+/// How far an event's histograms have counted: each trigger with hits, and the last hit that was seen.
 pub type Seen = Vec<(TriggerId, u64)>;
 
-impl Engine {
-    /// What an event's `trigger` file reads.
-    ///
-    /// # Errors
-    /// `ENODEV` when the instance is gone.
-    pub fn trigger_text(&self, instance: InstanceId, event: EventId) -> Result<Vec<u8>, Errno> {
-        let status = self.status(instance).ok_or(Errno::NODEV)?;
-        let hists = hists_of(self, instance, event).iter().flat_map(Trigger::read_back).collect();
-        Ok(status.trigger_text(event, hists, |event| self.registry.events().full_name(event)))
-    }
-
-    /// What an event's `hist` file reads.
-    ///
-    /// # Errors
-    /// `ENODEV` when the instance is gone.
-    pub fn hist_text(&mut self, instance: InstanceId, event: EventId) -> Result<Vec<u8>, Errno> {
-        self.get(instance).ok_or(Errno::NODEV)?;
-        let with_counts = |trigger: Trigger| {
-            let counts = self.histograms.table(instance, trigger.id).map(|table| Arc::clone(&table.counts));
-            (trigger, counts)
-        };
-        let tables: Vec<_> = hists_of(self, instance, event).into_iter().map(with_counts).collect();
-        let facts = Arc::clone(&self.facts);
-        // A table has up to 131,072 entries to be read, sorted and shown.
-        Ok(self.run_off_thread(move || {
-            let mut text = Vec::new();
-            for (number, (trigger, counts)) in tables.iter().enumerate() {
-                let read = counts.as_ref().and_then(|counts| counts.read().ok());
-                text.extend(shown(trigger, read.unwrap_or_default(), number, &facts));
-            }
-            text
-        }))
-    }
-
-    /// How far an event's histograms have counted; the ring is written to at the next hit of any if somebody waits for that.
-    pub fn hist_seen(&mut self, instance: InstanceId, event: EventId, wake: bool) -> Seen {
-        let tables = self.histograms.tables(instance).iter().filter(|table| table.event == event);
-        let tables: Vec<(TriggerId, HistId)> = tables.map(|table| (table.trigger, table.hist)).collect();
-        let mut seen = Seen::new();
-        for (trigger, hist) in tables {
-            // Whoever has the same name may have counted.
-            note_hits(self, hist, wake);
-            let same = self.histograms.all().filter(|(_, table)| table.hist == hist);
-            let hits = same.map(|(_, table)| table.hits).sum();
-            seen.extend((hits > 0).then_some((trigger, hits)));
-        }
-        seen
-    }
-
-    /// Takes an event's histograms away, as opening its `trigger` for writing from the start does; other triggers stay.
-    ///
-    /// # Errors
-    /// `ENODEV` when the instance or the event is gone.
-    pub fn clear_hists(&mut self, instance: InstanceId, event: EventId) -> Result<(), Errno> {
-        self.touch();
-        let name = self.registry.events().full_name(event);
-        let (system, event_name) = name.split_once(':').ok_or(Errno::NODEV)?;
-        let mut set = self.histograms.set().clone();
-        set.clear(system, event_name, &Around { engine: self, instance });
-        set_triggers(self, set)
-    }
-
-    /// Takes an instance's histograms away, before the instance goes.
-    pub(in crate::engine) fn forget_hists(&mut self, instance: InstanceId) {
-        let mut set = self.histograms.set().clone();
-        set.forget_instance(instance, &Around { engine: self, instance });
-        // What goes is refused nothing.
-        let _ = set_triggers(self, set);
-    }
+/// The content of an event's `trigger` file.
+///
+/// # Errors
+/// `ENODEV` if the instance was removed.
+pub fn trigger_text(engine: &Engine, instance: InstanceId, event: EventId) -> Result<Vec<u8>, CommandError> {
+    let status = engine.status(instance).ok_or(ErrorKind::Gone)?;
+    let hists = hists_of(engine, instance, event).iter().flat_map(Trigger::read_back).collect();
+    Ok(status.trigger_text(event, hists, |event| engine.registry.events().full_name(event)))
 }
 
-/// An event's triggers, each with what its word says.
+/// The content of an event's `hist` file.
+///
+/// # Errors
+/// `ENODEV` if the instance was removed.
+pub fn text_of(engine: &mut Engine, instance: InstanceId, event: EventId) -> Result<Vec<u8>, CommandError> {
+    engine.instances.get(instance).ok_or(ErrorKind::Gone)?;
+    let with_counts = |trigger: Trigger| {
+        let counts = engine.histograms.table(instance, trigger.id).map(|table| Arc::clone(&table.counts));
+        (trigger, counts)
+    };
+    let tables: Vec<_> = hists_of(engine, instance, event).into_iter().map(with_counts).collect();
+    let facts = Arc::clone(&engine.facts);
+    // Reading, sorting and printing a table can take long: it has up to 131,072 entries.
+    Ok(engine.run_off_thread(move || {
+        let mut text = Vec::new();
+        for (number, (trigger, counts)) in tables.iter().enumerate() {
+            let read = counts.as_ref().and_then(|counts| counts.read().ok());
+            text.extend(shown(trigger, read.unwrap_or_default(), number, &facts));
+        }
+        text
+    }))
+}
+
+/// How far an event's histograms have counted. With `wake`, the next hit of any of them is reported by a control record.
+pub fn hits_seen(engine: &mut Engine, instance: InstanceId, event: EventId, wake: bool) -> Seen {
+    let tables = engine.histograms.tables(instance).iter().filter(|table| table.event == event);
+    let tables: Vec<(TriggerId, HistId)> = tables.map(|table| (table.trigger, table.hist)).collect();
+    let mut seen = Seen::new();
+    for (trigger, hist) in tables {
+        // Triggers with the same name share the histogram.
+        note_hits(engine, hist, wake);
+        let same = engine.histograms.all().filter(|(_, table)| table.hist == hist);
+        let hits = same.map(|(_, table)| table.hits).sum();
+        seen.extend((hits > 0).then_some((trigger, hits)));
+    }
+    seen
+}
+
+/// Removes an event's histograms, when `trigger` is opened with `O_TRUNC`. Other triggers stay.
+///
+/// # Errors
+/// `ENODEV` if the instance or the event was removed.
+pub(crate) fn clear_hists(
+    engine: &mut Engine,
+    instance: InstanceId,
+    event: EventId,
+) -> Result<(), CommandError> {
+    let name = engine.registry.events().full_name(event);
+    let (system, event_name) = name.split_once(':').ok_or(ErrorKind::Gone)?;
+    let mut set = engine.histograms.set().clone();
+    set.clear(system, event_name, &HistScope { engine, instance });
+    set_triggers(engine, set)
+}
+
+/// Removes an instance's histograms, before the instance is removed.
+pub(in crate::engine) fn forget_hists(engine: &mut Engine, instance: InstanceId) {
+    let mut set = engine.histograms.set().clone();
+    set.forget_instance(instance, &HistScope { engine, instance });
+    // Removing cannot be refused.
+    let _ = set_triggers(engine, set);
+}
+
+/// An event's histogram triggers, each with the state of its word.
 fn hists_of(engine: &Engine, instance: InstanceId, event: EventId) -> Vec<Trigger> {
     let name = engine.registry.events().full_name(event);
     let (system, event) = name.split_once(':').unwrap_or_default();
@@ -148,8 +153,8 @@ fn hists_of(engine: &Engine, instance: InstanceId, event: EventId) -> Vec<Trigge
     triggers.map(as_said).collect()
 }
 
-/// Notes which tables of a histogram were counted in since they were last asked. The next hit is noted again, and
-/// written to the ring if a client waits for it.
+/// Records which tables of a histogram counted since the last call. The next hit is recorded again, and a control
+/// record reports it if a client waits for it.
 fn note_hits(engine: &mut Engine, hist: HistId, wake: bool) {
     let next = if wake { hist::WAKE } else { hist::NOTE };
     let Engine { histograms, attachments, .. } = engine;
@@ -159,38 +164,34 @@ fn note_hits(engine: &mut Engine, hist: HistId, wake: bool) {
     }
 }
 
-/// A line with `hist` that was written to an event's `trigger`; `text` is what stands behind it.
+/// Applies a `hist` line written to an event's `trigger`; `text` is the part after `hist`.
 pub(in crate::engine) fn set_hist(
     engine: &mut Engine,
     instance: InstanceId,
     event: EventId,
     text: Option<&[u8]>,
     remove: bool,
-) -> Result<(), Errno> {
-    engine.read_format(event)?;
+) -> Result<(), CommandError> {
+    aside::read_format(engine, event)?;
     let facts = engine.facts.clone();
-    if !facts.is_warm() {
+    // In a private engine, do not read what the command does not need.
+    if !facts.is_warm() && engine.scheduler().is_shared() {
         engine.run_off_thread(|| facts.warm());
     }
-    engine.read_matched_formats(text.unwrap_or_default());
+    aside::read_matched_formats(engine, text.unwrap_or_default());
     let format = Arc::new(engine.registry.events().try_format(event, &engine.facts)?.clone());
     let mut set = engine.histograms.set().clone();
-    let result = set.apply(&format, text, remove, &Around { engine, instance });
-    let entries = match &result {
-        Ok(taken) => taken.log.texts(),
-        Err(refusal) => refusal.log().texts(),
-    };
-    let state = engine.state(instance)?;
-    for entry in entries {
-        state.errors.push(monotonic(), entry);
-    }
-    match result.map_err(|refusal| refusal.errno())?.change {
+    let result = set.apply(&format, text, remove, &HistScope { engine, instance });
+    let taken = result?;
+    // A command can succeed after an error that the kernel logs.
+    engine.log_entries(instance, &taken.log.texts());
+    match taken.change {
         Change::Nothing => Ok(()),
         Change::Added(_, clock) => {
             let _opening = Opening::begin_at_once();
             engine.make_session(instance)?;
             set_triggers(engine, set)?;
-            clock.map_or(Ok(()), |clock| engine.apply(instance, &Command::Clock(&clock)))
+            clock.map_or(Ok(()), |clock| buffers::set_clock(engine, instance, &clock))
         }
         Change::Removed(_) => set_triggers(engine, set),
         Change::Paused(id) => {
@@ -204,12 +205,13 @@ pub(in crate::engine) fn set_hist(
         Change::Cleared(id) => {
             let Some(table) = engine.histograms.table_mut(instance, id) else { return Ok(()) };
             table.hits += 1;
-            table.counts.clear().map_err(|_| Errno::IO)
+            let counts = Arc::clone(&table.counts);
+            engine.run_off_thread(move || counts.clear()).map_err(|_| ErrorKind::Io.into())
         }
     }
 }
 
-/// Says whether a histogram counts.
+/// Sets whether a histogram is paused.
 pub(in crate::engine) fn pause_hist(engine: &mut Engine, instance: InstanceId, id: TriggerId, paused: bool) {
     engine.histograms.set_paused(id, paused);
     let table = engine.histograms.table(instance, id);
@@ -218,94 +220,113 @@ pub(in crate::engine) fn pause_hist(engine: &mut Engine, instance: InstanceId, i
     }
 }
 
-/// Makes tables for the triggers of a set that have none, drops those whose triggers are gone, and keeps the set. When
-/// something is refused, everything is as before.
-fn set_triggers(engine: &mut Engine, set: Set) -> Result<(), Errno> {
+/// Creates tables for the new triggers of a set, drops those of removed triggers, and stores the set. If something is
+/// refused, nothing changes.
+fn set_triggers(engine: &mut Engine, set: Set) -> Result<(), CommandError> {
     let before = engine.histograms.replace_set(set);
     let all = engine.histograms.set().triggers().map(|trigger| (trigger.instance, trigger.id));
     let is_new = |(instance, id): &(InstanceId, TriggerId)| {
-        engine.get(*instance).is_some() && engine.histograms.table(*instance, *id).is_none()
+        engine.instances.get(*instance).is_some() && engine.histograms.table(*instance, *id).is_none()
     };
     let new: Vec<(InstanceId, TriggerId)> = all.filter(is_new).collect();
     for (done, (instance, id)) in new.iter().enumerate() {
         if let Err(errno) = add_table(engine, *instance, *id) {
             engine.histograms.replace_set(before);
             for (instance, id) in new.iter().take(done).rev() {
-                drop_table(engine, *instance, *id)?;
+                if let Err(error) = drop_table(engine, *instance, *id) {
+                    tracing::warn!("a histogram that was taken back: {error}");
+                }
             }
             return Err(errno);
         }
     }
-    // The set keeps unlisted triggers for the sake of references to their variables; they count no more.
+    // The set keeps unlisted triggers for references to their variables, but they no longer count.
     let is_gone = |(_, table): &(InstanceId, &Table)| {
         engine.histograms.set().triggers().all(|trigger| trigger.id != table.trigger)
     };
     let gone = engine.histograms.all().filter(is_gone).map(|(instance, table)| (instance, table.trigger));
     let gone: Vec<(InstanceId, TriggerId)> = gone.collect();
-    let done = gone.into_iter().try_for_each(|(instance, id)| drop_table(engine, instance, id));
+    let mut first = Ok(());
+    for (instance, id) in gone {
+        first = first.and(drop_table(engine, instance, id));
+    }
     count_uses(engine);
-    done
+    first
 }
 
-/// Tells the synthetic events whether a histogram uses them.
+/// Updates which synthetic events are used by histograms.
 pub(in crate::engine) fn count_uses(engine: &mut Engine) {
     let Engine { registry, histograms, .. } = engine;
     registry.synthetic_mut().mark_referenced(|name| histograms.set().uses_of_synthetic(name) > 0);
 }
 
-/// Makes the table of a trigger, shared with those of its name, and what counts in it.
-fn add_table(engine: &mut Engine, instance: InstanceId, id: TriggerId) -> Result<(), Errno> {
-    let trigger = engine.histograms.trigger(id).ok_or(Errno::NODEV)?.clone();
+/// Creates the table of a trigger, which triggers of the same name share, and its programs.
+fn add_table(engine: &mut Engine, instance: InstanceId, id: TriggerId) -> Result<(), CommandError> {
+    let trigger = engine.histograms.trigger(id).ok_or(ErrorKind::Gone)?.clone();
     let (hist, format) = (&trigger.hist, &trigger.event);
     let event = engine.registry.events().find_system(&format.system);
-    let event =
-        event.and_then(|system| engine.registry.events().find(system, &format.name)).ok_or(Errno::NODEV)?;
+    let event = event
+        .and_then(|system| engine.registry.events().find(system, &format.name))
+        .ok_or(ErrorKind::Gone)?;
     if lower::unsupported(hist).is_some() {
-        return Err(Errno::OPNOTSUPP);
+        return Err(ErrorKind::Unsupported.into());
     }
     if hist.takes_snapshots() {
-        engine.state(instance)?.arm_snapshot();
+        // Programs do not overwrite records any more, so that a snapshot has those before it.
+        engine.collect(instance);
+        engine.instances.state(instance)?.arm_snapshot();
     }
     let counts = match engine.histograms.counts(hist.id) {
         Some(counts) => Arc::clone(counts),
-        None => Arc::new(Counts::of(hist).map_err(|_| Errno::NOMEM)?),
+        None => Arc::new(Counts::of(hist, engine.facts.cpus()).map_err(|_| ErrorKind::NoMemory)?),
     };
     let place = engine.histograms.add(instance, &trigger, event, counts)?;
     if let Some(session) = engine.attachments.session(instance) {
         session.kernel().switches().pause_hist(place, trigger.paused);
         session.kernel().switches().await_hist(place, hist::NOTE);
     }
-    let mut done = programs::run_table(engine, instance, id);
-    if done.is_ok() && !engine.is_special(event) {
+    let mut done = hist_programs::run_table(engine, instance, id);
+    let mut is_counted = false;
+    if done.is_ok() && !engine.registry.is_special(event) {
         done = reconcile::soft_mode_get(engine, instance, event, true);
+        is_counted = done.is_ok();
     }
-    done = done.and_then(|()| tell_switches(engine, instance, event));
+    done = done.and_then(|()| update_switches(engine, instance, event));
     if done.is_err() {
         engine.histograms.remove(instance, id);
+        // The event's other dependents run as before.
+        let counted =
+            if is_counted { reconcile::soft_mode_put(engine, instance, event, true) } else { Ok(()) };
+        let others = dependents::rebuild_dependents(engine, instance, event);
+        if let Err(error) = counted.and(others) {
+            tracing::warn!("after a refused histogram: {error}");
+        }
     }
     done
 }
 
-/// Takes a table away.
-fn drop_table(engine: &mut Engine, instance: InstanceId, id: TriggerId) -> Result<(), Errno> {
-    // Snapshots that it asked for are taken.
+/// Removes a table.
+fn drop_table(engine: &mut Engine, instance: InstanceId, id: TriggerId) -> Result<(), CommandError> {
+    // Requested snapshots must be taken first.
     engine.collect(instance);
     let Some(table) = engine.histograms.remove(instance, id) else { return Ok(()) };
     let event = table.event;
-    // For its perf event the kernel takes some 30 to 60 ms.
+    // The kernel verifies the sequence of the consumers that stay, and frees the program.
     engine.run_off_thread(move || drop(table));
-    tell_switches(engine, instance, event)?;
-    if engine.is_special(event) {
-        return Ok(());
+    let switched = update_switches(engine, instance, event);
+    if engine.registry.is_special(event) {
+        return switched;
     }
-    reconcile::soft_mode_put(engine, instance, event, true)?;
-    engine.rebuild_dependents(instance, event)
+    let counted = reconcile::soft_mode_put(engine, instance, event, true);
+    switched.and(counted).and(dependents::rebuild_dependents(engine, instance, event))
 }
 
-/// Lets triggers that turn an event's histograms on and off know which these are by now.
-fn tell_switches(engine: &mut Engine, instance: InstanceId, event: EventId) -> Result<(), Errno> {
-    let switching = engine.state(instance)?.triggers.switching_hists(event);
-    switching
-        .into_iter()
-        .try_for_each(|other| reconcile::reconcile(engine, instance, &[other], Goal::Unchanged))
+/// Updates the programs of triggers that enable or disable an event's histograms.
+fn update_switches(engine: &mut Engine, instance: InstanceId, event: EventId) -> Result<(), CommandError> {
+    let switching = engine.instances.state(instance)?.triggers.switching_hists(event);
+    let mut first = Ok(());
+    for other in switching {
+        first = first.and(reconcile::reconcile(engine, instance, &[other], Goal::Unchanged));
+    }
+    first
 }

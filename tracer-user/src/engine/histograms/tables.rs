@@ -1,15 +1,15 @@
 //! The histogram triggers of all instances, and each instance's tables.
 //!
-//! The set of triggers is one for all instances, because triggers of one name share a table wherever they are. A table
-//! belongs to the trigger that made it and has words of its own in the instance's session.
+//! All instances share one set of triggers, because triggers with the same name share a table. A table belongs to the
+//! trigger that created it, and has its own words in the instance's session.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use rustix::io::Errno;
 use tracer_abi::HISTS;
 
 use crate::{
     attach::{AttachPoint, Attached, Counts},
+    engine::command::error::{CommandError, ErrorKind},
     event::{EventId, InstanceId},
     lang::hist::{HistId, Set, Trigger, TriggerId},
 };
@@ -17,32 +17,32 @@ use crate::{
 /// The programs that count in a table.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct TablePrograms {
-    /// On the event's hook, or for records of user space where no hook makes any.
-    pub(super) hooked: Option<Attached>,
-    /// For records of user space of an event that has a hook, once there was one.
-    pub(super) injected: Option<Attached>,
+    /// On the event's hook, or for records from user space if the event has no hook.
+    pub(in crate::engine) hooked: Option<Attached>,
+    /// For records from user space of an event with a hook, once there was such a record.
+    pub(in crate::engine) injected: Option<Attached>,
 }
 
 impl TablePrograms {
-    /// Whether records of user space need a program besides the one on the hook.
-    pub(super) fn separate_injection(&self) -> bool {
+    /// Whether records from user space need a separate program.
+    pub(in crate::engine) fn separate_injection(&self) -> bool {
         self.hooked.as_ref().is_none_or(|program| *program.via() != AttachPoint::Inject)
     }
 }
 
-/// A trigger's table, and what counts in it.
+/// A trigger's table, and its programs.
 #[derive(Debug)]
 pub(in crate::engine) struct Table {
     pub(in crate::engine) trigger: TriggerId,
     pub(in crate::engine) hist: HistId,
-    /// The event; the trigger may be gone already.
+    /// The event. The trigger may have been removed.
     pub(in crate::engine) event: EventId,
     pub(in crate::engine) counts: Arc<Counts>,
     /// The place of its words in the session.
     pub(in crate::engine) place: u16,
-    pub(super) programs: TablePrograms,
-    /// How many looks found that there were hits since the look before.
-    pub(super) hits: u64,
+    pub(in crate::engine) programs: TablePrograms,
+    /// Number of checks that found new hits.
+    pub(in crate::engine) hits: u64,
 }
 
 /// The tables of an instance.
@@ -66,18 +66,18 @@ impl Histograms {
         &self.set
     }
 
-    /// Puts another set of triggers in place of the one that was.
-    pub(super) fn replace_set(&mut self, set: Set) -> Set {
+    /// Replaces the set of triggers, and returns the previous one.
+    pub(in crate::engine) fn replace_set(&mut self, set: Set) -> Set {
         std::mem::replace(&mut self.set, set)
     }
 
-    /// A trigger, in whatever instance it is.
+    /// A trigger of any instance.
     pub(in crate::engine) fn trigger(&self, id: TriggerId) -> Option<&Trigger> {
         self.set.trigger(id)
     }
 
-    /// Remembers whether a trigger is paused.
-    pub(super) fn set_paused(&mut self, id: TriggerId, paused: bool) {
+    /// Sets whether a trigger is paused.
+    pub(in crate::engine) fn set_paused(&mut self, id: TriggerId, paused: bool) {
         self.set.set_paused(id, paused);
     }
 
@@ -87,12 +87,11 @@ impl Histograms {
     }
 
     /// The tables of all instances.
-    pub(super) fn all(&self) -> impl Iterator<Item = (InstanceId, &Table)> {
+    pub(in crate::engine) fn all(&self) -> impl Iterator<Item = (InstanceId, &Table)> {
         self.instances.iter().flat_map(|(instance, own)| own.tables.iter().map(|table| (*instance, table)))
     }
 
-    /// The same, to be changed.
-    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = (InstanceId, &mut Table)> {
+    pub(in crate::engine) fn all_mut(&mut self) -> impl Iterator<Item = (InstanceId, &mut Table)> {
         let each = self.instances.iter_mut();
         each.flat_map(|(instance, own)| own.tables.iter_mut().map(|table| (*instance, table)))
     }
@@ -102,8 +101,11 @@ impl Histograms {
         self.tables(instance).iter().find(|table| table.trigger == trigger)
     }
 
-    /// The same, to be changed.
-    pub(super) fn table_mut(&mut self, instance: InstanceId, trigger: TriggerId) -> Option<&mut Table> {
+    pub(in crate::engine) fn table_mut(
+        &mut self,
+        instance: InstanceId,
+        trigger: TriggerId,
+    ) -> Option<&mut Table> {
         self.instances.get_mut(&instance)?.tables.iter_mut().find(|table| table.trigger == trigger)
     }
 
@@ -118,25 +120,25 @@ impl Histograms {
         own.map(|table| table.place).collect()
     }
 
-    /// The counts of a histogram, in whatever instance its triggers are.
-    pub(super) fn counts(&self, hist: HistId) -> Option<&Arc<Counts>> {
+    /// The counts of a histogram, whose triggers may be in any instance.
+    pub(in crate::engine) fn counts(&self, hist: HistId) -> Option<&Arc<Counts>> {
         self.all().find(|(_, table)| table.hist == hist).map(|(_, table)| &table.counts)
     }
 
-    /// Adds a table without programs for a trigger of an instance; the place of its words.
+    /// Adds a table without programs for a trigger of an instance. Returns the place of its words.
     ///
     /// # Errors
-    /// `ENOMEM` when the instance has as many as there can be.
-    pub(super) fn add(
+    /// `ENOMEM` if all places are in use.
+    pub(in crate::engine) fn add(
         &mut self,
         instance: InstanceId,
         trigger: &Trigger,
         event: EventId,
         counts: Arc<Counts>,
-    ) -> Result<u16, Errno> {
+    ) -> Result<u16, CommandError> {
         let own = self.instances.entry(instance).or_default();
         let new = (usize::from(own.used) < HISTS).then_some(own.used);
-        let place = own.free.pop().or(new).ok_or(Errno::NOMEM)?;
+        let place = own.free.pop().or(new).ok_or(ErrorKind::NoMemory)?;
         own.used = own.used.max(place + 1);
         own.tables.push(Table {
             trigger: trigger.id,
@@ -150,8 +152,8 @@ impl Histograms {
         Ok(place)
     }
 
-    /// Takes a trigger's table out.
-    pub(super) fn remove(&mut self, instance: InstanceId, trigger: TriggerId) -> Option<Table> {
+    /// Removes a trigger's table.
+    pub(in crate::engine) fn remove(&mut self, instance: InstanceId, trigger: TriggerId) -> Option<Table> {
         let own = self.instances.get_mut(&instance)?;
         let at = own.tables.iter().position(|table| table.trigger == trigger)?;
         let table = own.tables.remove(at);

@@ -1,9 +1,12 @@
-//! Events of modules that are not loaded: `:mod:` in `set_event` names them, and they are enabled when the module is loaded.
-
-use rustix::io::Errno;
+//! Events of modules that are not loaded: `:mod:` in `set_event` names them, and they are enabled when the module is
+//! loaded.
 
 use crate::{
-    engine::{instances::select::Selector, registry::catalogue::Events},
+    engine::{
+        command::error::{CommandError, ErrorKind},
+        instances::select::Selector,
+        registry::catalogue::Events,
+    },
     event::EventId,
     kernel::modules,
 };
@@ -23,7 +26,7 @@ impl AwaitedEvents {
         Self { module: module.to_owned(), either, system, event }
     }
 
-    /// As `set_event` shows it, and takes it.
+    /// The word in the form of `set_event`.
     fn text(&self) -> String {
         let any = |name: &Option<String>| name.clone().unwrap_or_else(|| "*".to_owned());
         match &self.either {
@@ -32,8 +35,8 @@ impl AwaitedEvents {
         }
     }
 
-    /// Whether a word that removes names this one (`remove_cache_mod()`, kernel/trace/trace_events.c).
-    fn is_meant(&self, module: &str, which: &Selector<'_>) -> bool {
+    /// Whether a removal selects this word (`remove_cache_mod()`, kernel/trace/trace_events.c).
+    fn is_selected(&self, module: &str, which: &Selector<'_>) -> bool {
         let [either, system, event] = which.names();
         let meant = |wanted: Option<&str>, own: &Option<String>| {
             wanted.is_none_or(|name| own.as_deref() == Some(name))
@@ -45,7 +48,7 @@ impl AwaitedEvents {
     }
 }
 
-/// Those of some events that a module brought.
+/// The events of a module among `found`.
 fn of_module(events: &Events, found: Vec<EventId>, module: &str) -> Vec<EventId> {
     let own = modules::tracepoints(module).unwrap_or_default();
     let is_own = |event: &EventId| events.get(*event).is_some_and(|known| own.contains(&known.name));
@@ -64,13 +67,12 @@ impl AwaitedModules {
         self.all.iter().map(AwaitedEvents::text)
     }
 
-    /// Forgets all words.
     pub(in crate::engine) fn clear(&mut self) {
         self.all.clear();
     }
 
-    /// The events that a word selects, to be enabled or disabled. A word for a module that is not loaded selects none: it is
-    /// kept, or removes one that is.
+    /// The events to enable or disable for a word. For a module that is not loaded the result is empty: the word is
+    /// stored, or removes a stored one.
     ///
     /// # Errors
     /// `EINVAL` for a word that selects nothing.
@@ -79,10 +81,14 @@ impl AwaitedModules {
         events: &Events,
         which: &Selector<'_>,
         on: bool,
-    ) -> Result<Vec<EventId>, Errno> {
+    ) -> Result<Vec<EventId>, CommandError> {
         let found = which.matching(events);
         let Some(module) = which.module().filter(|_| modules::supported()) else {
-            return if found.is_empty() || which.module().is_some() { Err(Errno::INVAL) } else { Ok(found) };
+            return if found.is_empty() || which.module().is_some() {
+                Err(ErrorKind::Invalid.into())
+            } else {
+                Ok(found)
+            };
         };
         let module = modules::plain(module);
         let found = of_module(events, found, &module);
@@ -90,15 +96,15 @@ impl AwaitedModules {
             return Ok(found);
         }
         if modules::is_loaded(&module) {
-            return Err(Errno::INVAL);
+            return Err(ErrorKind::Invalid.into());
         }
         if on {
             self.all.insert(0, AwaitedEvents::of(&module, which));
             return Ok(Vec::new());
         }
         let before = self.all.len();
-        self.all.retain(|one| !one.is_meant(&module, which));
-        if self.all.len() < before { Ok(Vec::new()) } else { Err(Errno::INVAL) }
+        self.all.retain(|one| !one.is_selected(&module, which));
+        if self.all.len() < before { Ok(Vec::new()) } else { Err(ErrorKind::Invalid.into()) }
     }
 
     /// Removes and returns the words whose modules were loaded. A module without events leaves its words
@@ -119,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn awaited_events_are_shown_and_taken_away() {
+    fn awaited_events_are_shown_and_removed() {
         let awaited = |word: &str| {
             let (_, which) = Selector::read(word.as_bytes()).unwrap();
             AwaitedEvents::of(which.module().unwrap(), &which)
@@ -135,7 +141,7 @@ mod tests {
         }
         let meant = |one: &str, word: &str| {
             let (_, which) = Selector::read(word.as_bytes()).unwrap();
-            awaited(one).is_meant("m", &which)
+            awaited(one).is_selected("m", &which)
         };
         assert!(
             meant("a:b:mod:m", "!:mod:m") && meant("a:b:mod:m", "!a::mod:m") && meant("x:mod:m", "!x:mod:m")

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// Errors that are kept (`TRACING_LOG_ERRS_MAX`).
+/// Maximum number of stored errors (`TRACING_LOG_ERRS_MAX`).
 const KEPT: usize = 8;
 
 /// The errors, oldest first.
@@ -12,7 +12,7 @@ pub struct ErrorLog {
 }
 
 impl ErrorLog {
-    /// Adds an entry, what stands behind its time; `now` is in nanoseconds.
+    /// Adds an entry: the text after its time. `now` is in nanoseconds.
     pub fn push(&mut self, now: u64, entry: Vec<u8>) {
         if self.entries.len() == KEPT {
             self.entries.pop_front();
@@ -20,12 +20,12 @@ impl ErrorLog {
         self.entries.push_back((now, entry));
     }
 
-    /// What was added last, without its time.
+    /// The last entry, without its time.
     pub fn last(&self) -> Option<&[u8]> {
         self.entries.back().map(|(_, entry)| &**entry)
     }
 
-    /// Forgets all.
+    /// Removes all entries.
     pub fn clear(&mut self) {
         self.entries.clear();
     }

@@ -5,8 +5,6 @@ use std::{
     sync::Arc,
 };
 
-use rustix::io::Errno;
-
 use crate::{
     buffer::{
         CpuBuffer, PageSize, TraceBuffer,
@@ -14,6 +12,7 @@ use crate::{
     },
     engine::{
         attachments::enabled::Enabled,
+        command::error::{CommandError, ErrorKind},
         instances::{
             awaited::AwaitedModules,
             errors::ErrorLog,
@@ -27,26 +26,26 @@ use crate::{
     plan::filter::Filter,
 };
 
-/// Bytes of a CPU's buffer once it is used (`TRACE_BUF_SIZE_DEFAULT`), and in the top instance before.
+/// Full size in bytes of a CPU's buffer (`TRACE_BUF_SIZE_DEFAULT`).
 pub(in crate::engine) const EXPANDED: usize = 1_441_792;
-/// What the top instance has before anything is recorded: two pages, shown as 7 KiB.
+/// Size of the top instance's buffers before anything is recorded: two pages, shown as 7 KiB.
 const UNEXPANDED: usize = 2 * 4080;
 
-/// A filter as it stands.
+/// The filter of an event.
 #[derive(Clone, Debug)]
 pub(in crate::engine) struct Filtering {
-    /// What the `filter` file reads.
+    /// The content of the `filter` file.
     pub(in crate::engine) shown: Vec<u8>,
-    /// What is in force; none after an error.
+    /// The filter in use; `None` after an error.
     pub(in crate::engine) filter: Option<Filter>,
 }
 
 /// A size in KiB as `buffer_size_kb` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// So many.
+    /// The size.
     Kib(usize),
-    /// So many now, and so many once the buffers are used.
+    /// The current size, and the size once the buffers are used.
     Expands(usize, usize),
     /// The CPUs differ.
     Mixed,
@@ -55,13 +54,13 @@ pub enum Size {
 /// An instance.
 #[derive(Debug)]
 pub struct Instance {
-    /// Its name; empty for the top.
+    /// Its name; empty for the top instance.
     pub name: String,
-    /// The events that hang on their hooks; triggers may have turned one off all the same.
+    /// The events that are attached. A trigger may have disabled some of them.
     pub(in crate::engine) enabled: Enabled,
     /// Events of modules that are not loaded.
     pub(in crate::engine) awaited: AwaitedModules,
-    /// Events that were on at some time: their records may be in the buffers.
+    /// Events that were enabled at some time: the buffers may have their records.
     pub(in crate::engine) recorded: BTreeSet<EventId>,
     pub(in crate::engine) filters: HashMap<EventId, Filtering>,
     /// The events' triggers.
@@ -70,35 +69,35 @@ pub struct Instance {
     pub options: TraceOptions,
     /// Errors.
     pub errors: ErrorLog,
-    /// What was recorded.
+    /// The recorded pages.
     pub buffer: TraceBuffer,
-    /// The buffers that a snapshot exchanges for those, once there was one.
+    /// The buffers for a snapshot, once there was one.
     pub snapshot: Option<TraceBuffer>,
-    /// Whether there ever was a trigger that takes snapshots.
+    /// Whether the instance ever had a trigger that takes snapshots.
     pub(in crate::engine) armed: bool,
     /// The trace clock.
     pub clock: Clock,
-    /// CPUs that are recorded.
+    /// Which CPUs are recorded.
     pub cpus: Vec<bool>,
     /// Marks that are not in the buffers yet.
     pub(in crate::engine) marks: Arc<Marks>,
-    /// How full a buffer is to be, in percent, before a reader of its pages is woken.
+    /// Percentage of a buffer that must be full before a reader of its pages is woken.
     pub percent: u32,
-    /// Whether recording was last set to be on; triggers change the kernel's side ([`super::status::Status::is_on`]).
+    /// The last value written to `tracing_on`; triggers change the kernel's side ([`super::status::Status::is_on`]).
     pub(in crate::engine) on: bool,
-    /// Readers that stop recording while they read.
+    /// Number of readers that stop recording while they read.
     pub(in crate::engine) stops: u32,
-    /// Open files that keep the instance.
+    /// Number of open files that hold the instance.
     pub(in crate::engine) users: u32,
-    /// CPUs, or all, that somebody reads by `trace_pipe`.
+    /// The CPUs that are read through `trace_pipe`; `None` for all.
     pub(in crate::engine) pipes: Vec<Option<u32>>,
     expanded: bool,
     page: PageSize,
-    /// The threads that are traced and those that are not.
+    /// The lists of threads.
     pub(in crate::engine) threads: ThreadLists,
-    /// Records so far, for the clock that counts them.
+    /// Number of records so far, for the clock that counts them.
     pub(in crate::engine) counted: u64,
-    /// When the buffers of all CPUs were last emptied, by the trace clock.
+    /// The time when all buffers were last emptied, by the trace clock.
     pub since: u64,
 }
 
@@ -135,7 +134,7 @@ impl Instance {
         }
     }
 
-    /// Whether the buffers have the size that they are to have when they are used.
+    /// Whether the buffers have their full size.
     pub(in crate::engine) fn is_expanded(&self) -> bool {
         self.expanded
     }
@@ -145,7 +144,7 @@ impl Instance {
         self.page
     }
 
-    /// Empties the buffers and gives them pages of another size.
+    /// Empties the buffers and sets the size of their pages.
     pub(in crate::engine) fn set_page(&mut self, page: PageSize) {
         if page == self.page {
             return;
@@ -156,9 +155,9 @@ impl Instance {
             *buffer = CpuBuffer::new(buffer.size(), page);
             buffer.set_overwrite(overwrite);
         }
-        // Pages of two sizes cannot be exchanged.
+        // Buffers with different page sizes cannot be exchanged.
         if self.snapshot.is_some() {
-            self.snapshot = Some(self.buffer.alike());
+            self.snapshot = Some(self.buffer.empty_copy());
         }
     }
 
@@ -166,26 +165,30 @@ impl Instance {
     pub(in crate::engine) fn clear(&mut self, cpu: Option<u32>) {
         self.buffer.select_mut(cpu).for_each(|(_, buffer)| buffer.clear());
         if cpu.is_none() {
-            // To ask the clock that counts is to count.
+            // Reading the clock `counter` counts as a record.
             self.counted += u64::from(self.clock == Clock::Counter);
             self.since = Conversion::now(self.clock).time(monotonic(), self.counted);
         }
     }
 
-    /// The buffers that are recorded to, or those of the snapshot.
+    /// The buffers, or those of the snapshot.
     pub fn buffers(&self, snapshot: bool) -> Option<&TraceBuffer> {
         if snapshot { self.snapshot.as_ref() } else { Some(&self.buffer) }
     }
 
-    /// What a number written to `snapshot` asks for.
-    pub(in crate::engine) fn take_snapshot(&mut self, cpu: Option<u32>, number: u64) -> Result<(), Errno> {
+    /// Applies a number written to `snapshot`.
+    pub(in crate::engine) fn take_snapshot(
+        &mut self,
+        cpu: Option<u32>,
+        number: u64,
+    ) -> Result<(), CommandError> {
         match (number, &mut self.snapshot) {
-            // One CPU's cannot be given back alone.
-            (0, _) if cpu.is_some() => return Err(Errno::INVAL),
+            // The buffer of one CPU cannot be freed alone.
+            (0, _) if cpu.is_some() => return Err(ErrorKind::Invalid.into()),
             (0, snapshot) => *snapshot = None,
             (1, snapshot) => {
-                let spare = snapshot.get_or_insert_with(|| self.buffer.alike());
-                // Sizes may have changed since.
+                let spare = snapshot.get_or_insert_with(|| self.buffer.empty_copy());
+                // Sizes may have changed.
                 for ((_, spare), (_, buffer)) in spare.select_mut(cpu).zip(self.buffer.select(cpu)) {
                     spare.fit(buffer);
                 }
@@ -197,47 +200,47 @@ impl Instance {
         Ok(())
     }
 
-    /// Makes the buffers of the snapshot for a trigger that will take one.
+    /// Allocates the buffers of the snapshot for a trigger.
     pub(in crate::engine) fn arm_snapshot(&mut self) {
         self.armed = true;
         if self.snapshot.is_none() {
-            self.snapshot = Some(self.buffer.alike());
+            self.snapshot = Some(self.buffer.empty_copy());
         }
     }
 
-    /// Takes the snapshot that a trigger asked for. False where a client gave its buffers back: then recording stops
+    /// Takes a snapshot for a trigger. Returns false if a client has freed the buffers; recording then stops
     /// (`tracing_snapshot_instance_cond()`).
     pub(in crate::engine) fn snap(&mut self) -> bool {
-        // Nothing is refused for all CPUs.
+        // A snapshot of all CPUs cannot fail.
         self.snapshot.is_some() && self.take_snapshot(None, 1).is_ok()
     }
 
-    /// How many records were counted, for the clock that does so.
+    /// Number of records, for the clock that counts them.
     pub fn counted(&self) -> u64 {
         self.counted
     }
 
-    /// Stops recording while one more reader reads, or one less.
+    /// Adds or removes a reader that stops recording while it reads.
     pub(in crate::engine) fn pause(&mut self, on: bool) {
         self.stops = if on { self.stops + 1 } else { self.stops.saturating_sub(1) };
     }
 
-    /// Words for events that are to be turned on when a module brings them, the last first.
+    /// Words for events that are enabled when their module is loaded, the last first.
     pub fn awaited(&self) -> impl Iterator<Item = String> {
         self.awaited.texts()
     }
 
-    /// Awaits no module's events any more.
-    pub fn await_none(&mut self) {
+    /// Removes these words.
+    pub fn clear_awaited(&mut self) {
         self.awaited.clear();
     }
 
-    /// Whether an event hangs on its hook: it is on, or triggers may turn it on.
+    /// Whether an event is attached: it is enabled, or triggers may enable it.
     pub fn is_enabled(&self, event: EventId) -> bool {
         self.enabled.contains(&event)
     }
 
-    /// Forgets an event that is gone. Whether its records may be in the buffers.
+    /// Forgets a removed event. Returns whether the buffers may have its records.
     pub(in crate::engine) fn forget(&mut self, event: EventId) -> bool {
         self.enabled.remove(&event);
         self.filters.remove(&event);
@@ -245,12 +248,12 @@ impl Instance {
         self.recorded.remove(&event)
     }
 
-    /// What an event's `filter` file reads.
+    /// The content of an event's `filter` file.
     pub fn filter_text(&self, event: EventId) -> &[u8] {
         self.filters.get(&event).map_or(b"none\n", |filtering| &filtering.shown)
     }
 
-    /// Makes the buffers as large as they are to be when they are used.
+    /// Grows the buffers to their full size.
     pub(in crate::engine) fn expand(&mut self) {
         if !self.expanded {
             self.expanded = true;
@@ -259,14 +262,14 @@ impl Instance {
     }
 
     /// Sets the size of buffers.
-    pub(in crate::engine) fn resize(&mut self, cpu: Option<u32>, bytes: usize) -> Result<(), Errno> {
+    pub(in crate::engine) fn resize(&mut self, cpu: Option<u32>, bytes: usize) -> Result<(), CommandError> {
         self.expanded = true;
         let mut any = false;
         for (_, buffer) in self.buffer.select_mut(cpu) {
             buffer.resize(bytes);
             any = true;
         }
-        if any { Ok(()) } else { Err(Errno::INVAL) }
+        if any { Ok(()) } else { Err(ErrorKind::Invalid.into()) }
     }
 
     /// The size of one CPU's buffer, or of all.
@@ -283,7 +286,7 @@ impl Instance {
         }
     }
 
-    /// The size of all buffers together.
+    /// The total size of the buffers.
     pub fn total_size(&self) -> Size {
         let (mut sum, mut expanded) = (0, 0);
         for (_, buffer) in self.buffer.select(None) {

@@ -1,12 +1,12 @@
-//! Trace options: which there are, and how they stand.
+//! Trace options: their names and values.
 //!
-//! The names are the running kernel's, taken from its `trace_options`, so that a script finds what it expects; how
-//! they stand at first is fixed here. Options of tracers that are not the current one have files only, and those of tracers that
-//! there are none of here do nothing else than to be there.
+//! The names are those of the running kernel's `trace_options`, so scripts find the options that they expect. The
+//! initial values are fixed here. Options of tracers that are not current have files only. Options of tracers that
+//! this program lacks can be set and have no effect.
 
 use crate::render::line;
 
-/// Options that are on at first (`TRACE_DEFAULT_FLAGS`, kernel/trace/trace.c).
+/// Options that are on initially (`TRACE_DEFAULT_FLAGS`, kernel/trace/trace.c).
 const ON: [&str; 12] = [
     "print-parent",
     "trace_printk",
@@ -21,17 +21,18 @@ const ON: [&str; 12] = [
     "copy_trace_marker",
     "function-trace",
 ];
-/// Options that only the top has a file for (`TOP_LEVEL_TRACE_FLAGS`).
+/// Options with a file in the top instance only (`TOP_LEVEL_TRACE_FLAGS`).
 const TOP_ONLY: [&str; 3] = ["trace_printk", "printk-msg-only", "record-cmd"];
-/// Of tracers that no instance can have (`allow_instances` in struct tracer): blk's, and before 6.11 the graph tracer's.
+/// Options of tracers that no other instance can have (`allow_instances` in struct tracer): those of blk and, before
+/// 6.11, of the graph tracer.
 const TOP_TRACERS: &str = "blk_";
 const GRAPH: [&str; 3] = ["funcgraph-", "sleep-time", "graph-time"];
 const GRAPH_IN_INSTANCES: (u32, u32) = (6, 11);
 /// Options that a new instance does not inherit (`ZEROED_TRACE_FLAGS`).
 const ZEROED: [&str; 4] = ["event-fork", "function-fork", "trace_printk_dest", "copy_trace_marker"];
-/// The tracer nop's own: the second refuses every change.
+/// An option of the tracer nop, which refuses every change.
 const NOP_REFUSES: &str = "test_nop_refuse";
-/// Names of options on a kernel that does not tell.
+/// Names of options for a kernel that does not show them.
 const USUAL: [&str; 26] = [
     "print-parent",
     "sym-offset",
@@ -64,17 +65,17 @@ const USUAL: [&str; 26] = [
 /// The options of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceOptions {
-    /// Those of `trace_options` first.
+    /// The options of `trace_options` come first.
     all: Vec<(String, bool)>,
     named: usize,
     top: bool,
 }
 
 impl TraceOptions {
-    /// The options that a kernel's `trace_options` names, as they stand at first.
+    /// The options in a kernel's `trace_options`, with their initial values.
     pub fn named(trace_options: &str) -> Self {
         let mut names: Vec<&str> =
-            // No option's own name begins with `no`.
+            // No option has a name that begins with `no`.
             trace_options.lines().map(|line| line.strip_prefix("no").unwrap_or(line)).collect();
         if names.is_empty() {
             names = USUAL.to_vec();
@@ -83,7 +84,7 @@ impl TraceOptions {
         Self { named: all.len(), all, top: true }
     }
 
-    /// With the options of tracers that are not the current one.
+    /// Adds the options of tracers that are not current.
     #[must_use]
     pub fn and_of_tracers(mut self, others: impl IntoIterator<Item = (String, bool)>) -> Self {
         for (name, on) in others {
@@ -94,7 +95,7 @@ impl TraceOptions {
         self
     }
 
-    /// The options of a new instance: those of the top, some of them off.
+    /// The options of a new instance: the top instance's values, except for some that are off.
     #[must_use]
     pub fn inherited(&self, version: (u32, u32)) -> Self {
         let old = version < GRAPH_IN_INSTANCES;
@@ -113,7 +114,7 @@ impl TraceOptions {
         self.all.iter().position(|(known, _)| known == name).map(|index| index as u32)
     }
 
-    /// Number of an option that `trace_options` has.
+    /// Number of an option in `trace_options`.
     pub fn find_named(&self, name: &str) -> Option<u32> {
         self.find(name).filter(|option| (*option as usize) < self.named)
     }
@@ -128,22 +129,22 @@ impl TraceOptions {
         (0..self.all.len() as u32).filter(|option| self.has_file(*option))
     }
 
-    /// Whether an option has a file here.
+    /// Whether an option has a file in this instance.
     pub fn has_file(&self, option: u32) -> bool {
         self.name(option).is_some_and(|name| self.top || !TOP_ONLY.contains(&name))
     }
 
-    /// How an option stands.
+    /// Whether an option is on.
     pub fn get(&self, option: u32) -> bool {
         self.all.get(option as usize).is_some_and(|(_, on)| *on)
     }
 
-    /// How an option of a name stands; one that there is not is off.
+    /// Whether the option of this name exists and is on.
     pub fn is(&self, name: &str) -> bool {
         self.all.iter().any(|(known, on)| known == name && *on)
     }
 
-    /// Sets an option; false for one that refuses.
+    /// Sets an option; returns false if the option refuses the change.
     pub fn set(&mut self, option: u32, on: bool) -> bool {
         let Some((name, state)) = self.all.get_mut(option as usize) else { return false };
         if name == NOP_REFUSES && *state != on {
@@ -158,7 +159,7 @@ impl TraceOptions {
         self.words(self.named)
     }
 
-    /// All options in the same form.
+    /// All options in the form of `trace_options`.
     pub fn all_words(&self) -> String {
         self.words(self.all.len())
     }
@@ -167,7 +168,7 @@ impl TraceOptions {
         self.all.iter().take(count).flat_map(|(name, on)| [if *on { "" } else { "no" }, name, "\n"]).collect()
     }
 
-    /// The options that shape a line of text.
+    /// The options for the text of a line.
     pub fn line(&self, in_ns: bool, version: (u32, u32)) -> line::Options {
         line::Options {
             irq_info: self.is("irq-info"),
@@ -192,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_of_the_top_and_of_an_instance() {
+    fn options_of_the_top_instance_and_of_others() {
         let mut top = TraceOptions::named("noverbose\nrecord-cmd\nnoevent-fork\nnotest_nop_refuse\n");
         assert_eq!(top.text(), "noverbose\nrecord-cmd\nnoevent-fork\nnotest_nop_refuse\n");
         assert!(top.set(top.find("event-fork").unwrap(), true) && top.is("event-fork"));

@@ -1,20 +1,20 @@
-//! Which events a word of `set_event` means (`ftrace_set_clr_event()`).
+//! Selection of events by a word of `set_event` (`ftrace_set_clr_event()`).
 
 use crate::{engine::registry::catalogue::Events, event::EventId};
 
-/// A word of `set_event`, taken apart. Names match as they stand: the kernel has no globs here.
+/// A parsed word of `set_event`. Names match literally: the kernel has no globs here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Selector<'a> {
     /// Name of a system or an event.
     either: Option<&'a str>,
     system: Option<&'a str>,
     event: Option<&'a str>,
-    /// Only events that this module brought (`:mod:NAME`, 6.14 and later).
+    /// Only events of this module (`:mod:NAME`, 6.14 and later).
     module: Option<&'a str>,
 }
 
 impl<'a> Selector<'a> {
-    /// Reads a word: whether the events are to be on, and which. None for one that no name is like.
+    /// Parses a word: whether to enable, and the selected events. `None` for a word that is not valid text.
     pub fn read(word: &'a [u8]) -> Option<(bool, Self)> {
         let (on, rest) = match word.strip_prefix(b"!") {
             Some(rest) => (false, rest),
@@ -41,7 +41,7 @@ impl<'a> Selector<'a> {
         Self { either: None, system: name, event: None, module: None }
     }
 
-    /// Events by names that match as they stand; none means all.
+    /// Events by literal names; `None` means all.
     pub fn of(system: Option<&'a str>, event: Option<&'a str>) -> Self {
         Self { either: None, system, event, module: None }
     }
@@ -51,17 +51,17 @@ impl<'a> Selector<'a> {
         Self { either: None, system: Some(system), event: Some(event), module: None }
     }
 
-    /// The module whose events it means.
+    /// The module of the selected events.
     pub fn module(&self) -> Option<&'a str> {
         self.module
     }
 
-    /// Names of a system or an event, of a system, and of an event, where it has them.
+    /// The names, as far as they are given: of a system or an event, of a system, of an event.
     pub(in crate::engine) fn names(&self) -> [Option<&'a str>; 3] {
         [self.either, self.system, self.event]
     }
 
-    /// The events it means, of whatever module.
+    /// The selected events of all modules.
     pub fn matching(&self, events: &Events) -> Vec<EventId> {
         events
             .ordinary()
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_mean_events() {
+    fn words_select_events() {
         let names =
             [("sched", "switch"), ("sched", "wake"), ("irq", "sched"), ("irq", "wake"), ("ftrace", "print")];
         let events = Events::of(names.map(|(system, name)| (system.to_owned(), name.to_owned())));

@@ -1,6 +1,6 @@
-//! An instance as it stands at this moment: its own state joined with that of its programs in the kernel.
+//! The current state of an instance: its own state combined with the state of its programs in the kernel.
 //!
-//! Triggers turn recording and events on and off without user space, so that the kernel's side has the last word.
+//! Triggers change recording and events without user space, so the kernel's side has the current values.
 
 use tracer_abi::Counters;
 
@@ -23,11 +23,11 @@ pub struct Status<'a> {
 }
 
 impl Engine {
-    /// An instance as it stands at this moment.
+    /// The current state of an instance.
     pub fn status(&self, instance: InstanceId) -> Option<Status<'_>> {
         Some(Status {
             instance,
-            state: self.get(instance)?,
+            state: self.instances.get(instance)?,
             histograms: &self.histograms,
             session: self.attachments.session(instance),
         })
@@ -35,7 +35,7 @@ impl Engine {
 }
 
 impl Status<'_> {
-    /// Whether anything of it is in the kernel.
+    /// Whether it has a session in the kernel.
     pub(in crate::engine) fn has_session(&self) -> bool {
         self.session.is_some()
     }
@@ -45,34 +45,34 @@ impl Status<'_> {
         self.session.map_or(self.state.on, |session| session.kernel().switches().is_tracing())
     }
 
-    /// Whether records are taken at this moment.
+    /// Whether hits are recorded at this moment.
     pub(in crate::engine) fn records(&self) -> bool {
         self.is_on() && self.state.stops == 0
     }
 
-    /// Hits on a CPU since its buffer was last emptied, and what became of them.
+    /// The counts of hits on a CPU since its buffer was last emptied.
     pub fn counts(&self, cpu: u32) -> Counters {
         self.session.map_or(Counters::default(), |session| session.counts(cpu))
     }
 
-    /// Hits for which the kernel ran no program, since the buffers were last emptied: at a perf tracepoint it runs none
-    /// while another runs on that CPU. It counts them for all CPUs together.
+    /// Number of hits for which the kernel ran no program since the buffers were last emptied. At a perf tracepoint
+    /// the kernel runs no program while another one runs on that CPU. It counts such hits for all CPUs together.
     pub fn missed(&self) -> u64 {
         self.session.map_or(0, InstanceSession::missed)
     }
 
-    /// Whether an attached event is turned off, by a trigger or as one would do it.
+    /// Whether an attached event is disabled, by a trigger or by a client.
     pub(in crate::engine) fn is_soft_off(&self, event: EventId) -> bool {
         self.session.is_some_and(|session| session.is_soft_off(event))
     }
 
-    /// Whether an event is on, and no trigger has turned it off.
+    /// Whether an event is enabled, and no trigger has disabled it.
     pub fn takes_hits(&self, event: EventId) -> bool {
         self.state.is_enabled(event) && !self.is_soft_off(event)
     }
 
-    /// What an event's `enable` file reads: whether it is recorded, and whether triggers may turn it on and off
-    /// (`event_enable_read()`).
+    /// The content of an event's `enable` file: whether it is recorded, and whether triggers may enable and disable
+    /// it (`event_enable_read()`).
     pub fn enable_text(&self, event: EventId) -> &'static [u8] {
         let off = self.is_soft_off(event);
         match (self.state.is_enabled(event) && !off, off || self.state.triggers.is_soft(event)) {
@@ -83,12 +83,12 @@ impl Status<'_> {
         }
     }
 
-    /// How often a counted trigger may still act.
+    /// How often a counted trigger can still act.
     pub(in crate::engine) fn trigger_count(&self, place: u16) -> u64 {
         self.session.map_or(0, |session| session.kernel().switches().count(place))
     }
 
-    /// What an event's `trigger` file reads, the lines of its histograms among it.
+    /// The content of an event's `trigger` file, including its histograms.
     pub(in crate::engine) fn trigger_text(
         &self,
         event: EventId,
@@ -98,11 +98,11 @@ impl Status<'_> {
         if !hists.is_empty() && self.state.triggers.of(event).is_empty() {
             return hists;
         }
-        // Histograms stand behind all others.
+        // Histograms come last.
         [self.state.triggers.text(event, |place| self.trigger_count(place), name), hists].concat()
     }
 
-    /// Whether a histogram does not count at this moment.
+    /// Whether a histogram is paused at this moment.
     pub(in crate::engine) fn is_paused(&self, trigger: TriggerId) -> bool {
         let place = self.histograms.table(self.instance, trigger).map(|table| table.place);
         self.session.zip(place).is_some_and(|(session, place)| session.kernel().switches().hist_paused(place))

@@ -1,20 +1,16 @@
-//! The threads that an instance is told to trace, and those that it is told not to: `set_event_pid` and
-//! `set_event_notrace_pid`.
+//! The lists of traced and of untraced threads: `set_event_pid` and `set_event_notrace_pid`.
 //!
-//! With the option `event-fork` the kernel's side adds the children of listed threads and removes threads that exit.
-//! [`ThreadLists::refresh`] takes these changes over.
+//! With the option `event-fork`, the kernel's side adds children of listed threads and removes threads that exit.
+//! [`ThreadLists::refresh`] reads these changes back.
 
 use std::collections::BTreeSet;
 
 use rustix::io::Errno;
 use tracer_abi::lists;
 
-use crate::{
-    attach::AttachError,
-    engine::attachments::session::{InstanceSession, errno},
-};
+use crate::{engine::attachments::session::InstanceSession, engine::command::error::CommandError};
 
-/// Pids below this are taken (`MAX_PID`, kernel/trace/pid_list.c).
+/// Pids must be below this (`MAX_PID`, kernel/trace/pid_list.c).
 pub(in crate::engine) const PID_LIMIT: u32 = 1 << 30;
 
 /// A list of threads.
@@ -31,7 +27,7 @@ pub enum List {
 pub(in crate::engine) struct ThreadLists {
     traced: BTreeSet<u32>,
     untraced: BTreeSet<u32>,
-    /// Whether forks and exits change the lists.
+    /// Whether forks and exits change the lists (`event-fork`).
     follows_forks: bool,
 }
 
@@ -58,7 +54,7 @@ impl ThreadLists {
             | (if self.untraced.contains(&pid) { lists::UNTRACED } else { 0 })
     }
 
-    /// The bits of the lists that have any thread.
+    /// The bits of the lists in force.
     fn in_force(&self) -> u8 {
         (if self.traced.is_empty() { 0 } else { lists::TRACED })
             | (if self.untraced.is_empty() { 0 } else { lists::UNTRACED })
@@ -67,13 +63,13 @@ impl ThreadLists {
     /// Adds threads to a list.
     ///
     /// # Errors
-    /// What the kernel says when its table of threads is full; the threads before that one are added.
+    /// The kernel's error if its table of threads is full. The threads before the failing one are added.
     pub(in crate::engine) fn add(
         &mut self,
         list: List,
         pids: &[u32],
         mut session: Option<&mut InstanceSession>,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), CommandError> {
         self.refresh(session.as_deref_mut());
         for pid in pids {
             self.set_mut(list).insert(*pid);
@@ -85,15 +81,15 @@ impl ThreadLists {
         Ok(())
     }
 
-    /// Empties a list, which is in force no more then.
+    /// Empties a list, which is then no longer in force.
     ///
     /// # Errors
-    /// What the kernel says of its table of threads.
+    /// The kernel's error for its table of threads.
     pub(in crate::engine) fn clear(
         &mut self,
         list: List,
         mut session: Option<&mut InstanceSession>,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), CommandError> {
         self.refresh(session.as_deref_mut());
         let gone = std::mem::take(self.set_mut(list));
         if let Some(session) = session.as_deref_mut() {
@@ -103,17 +99,17 @@ impl ThreadLists {
     }
 
     /// Writes the lists of a thread into the kernel's table.
-    fn write(&self, pid: u32, session: Option<&mut InstanceSession>) -> Result<(), Errno> {
+    fn write(&self, pid: u32, session: Option<&mut InstanceSession>) -> Result<(), CommandError> {
         let Some(session) = session else { return Ok(()) };
-        session.kernel().threads().set(pid, self.lists_of(pid)).map_err(|error| errno(&error))
+        session.kernel().threads().set(pid, self.lists_of(pid)).map_err(CommandError::from)
     }
 
-    /// Learns which threads came into the lists and left them by forking and exiting.
+    /// Reads back which threads joined and left the lists by forking and exiting.
     pub(in crate::engine) fn refresh(&mut self, session: Option<&mut InstanceSession>) {
         let Some(session) = session.filter(|_| self.follows_forks) else { return };
         let Ok(pids) = session.kernel().threads().all() else { return };
         let with = |list: u8| pids.iter().filter(move |(_, lists)| lists & list != 0).map(|(pid, _)| *pid);
-        // A list that was in force stays so when its last thread ends.
+        // A list in force remains in force when its last thread ends.
         self.traced = with(lists::TRACED).collect();
         self.untraced = with(lists::UNTRACED).collect();
     }
@@ -121,18 +117,18 @@ impl ThreadLists {
     /// Starts or stops following forks and exits. `task_pid` is the offset of `pid` in the kernel's `task_struct`.
     ///
     /// # Errors
-    /// `ENOSYS` without that offset, and what the kernel says of the programs.
+    /// `ENOSYS` without that offset, and the kernel's errors for the programs.
     pub(in crate::engine) fn follow_forks(
         &mut self,
         on: bool,
         task_pid: Option<u32>,
         mut session: Option<&mut InstanceSession>,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), CommandError> {
         self.refresh(session.as_deref_mut());
         if let Some(session) = session {
             if on {
                 let offset = task_pid.ok_or(Errno::NOSYS)?;
-                session.kernel_mut().follow(offset).map_err(|error| errno(&error))?;
+                session.kernel_mut().follow(offset).map_err(CommandError::from)?;
             } else {
                 session.kernel_mut().unfollow();
             }
@@ -141,22 +137,21 @@ impl ThreadLists {
         Ok(())
     }
 
-    /// Gives a new session the lists as they are.
+    /// Writes the lists into a new session.
     ///
     /// # Errors
     /// As [`ThreadLists::add`] and [`ThreadLists::follow_forks`].
-    pub(in crate::engine) fn give_to(
+    pub(in crate::engine) fn write_to(
         &self,
         session: &mut InstanceSession,
         task_pid: Option<u32>,
-    ) -> Result<(), Errno> {
-        let refused = |error: AttachError| errno(&error);
+    ) -> Result<(), CommandError> {
         let kernel = session.kernel_mut();
         for pid in self.traced.union(&self.untraced) {
-            kernel.threads().set(*pid, self.lists_of(*pid)).map_err(refused)?;
+            kernel.threads().set(*pid, self.lists_of(*pid))?;
         }
         if self.follows_forks {
-            kernel.follow(task_pid.ok_or(Errno::NOSYS)?).map_err(refused)?;
+            kernel.follow(task_pid.ok_or(Errno::NOSYS)?)?;
         }
         kernel.switches().set_lists(self.in_force());
         Ok(())

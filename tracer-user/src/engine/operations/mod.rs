@@ -1,6 +1,10 @@
-//! Operations that need several components of the engine: each calls them in sequence and applies the consequences.
+//! Functions that change several components of the engine, and so get the whole engine.
 
-mod definitions;
-mod emission;
-mod marks;
-mod modules;
+pub(in crate::engine) mod buffers;
+pub(in crate::engine) mod changes;
+pub(in crate::engine) mod definitions;
+pub(in crate::engine) mod lifecycle;
+pub(in crate::engine) mod marks;
+pub(in crate::engine) mod modules;
+pub(in crate::engine) mod probe_counts;
+pub(in crate::engine) mod writer_stack;

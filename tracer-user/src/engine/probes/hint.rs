@@ -1,5 +1,5 @@
-//! What was perhaps meant by a definition that is refused: names like the one that there is not, or what there is to choose
-//! from. For the command line only; the kernel has nothing like it.
+//! Suggestions for a refused definition: similar names, or the available names. They are for the command line only;
+//! the kernel has no such suggestions.
 
 use crate::{
     engine::facts::Facts as Known,
@@ -11,11 +11,16 @@ use crate::{
     plan::resolve::like,
 };
 
-/// Names that are shown at most.
+/// Maximum number of names to show.
 const SHOWN: usize = 24;
 
-/// What helps with the first thing that is wrong with a definition, a sentence.
-pub(super) fn hint(line: &Line<'_>, refusal: &Refusal, facts: &dyn Facts, known: &Known) -> Option<String> {
+/// A sentence that helps with the first error of a definition.
+pub(in crate::engine) fn hint(
+    line: &Line<'_>,
+    refusal: &Refusal,
+    facts: &dyn Facts,
+    known: &Known,
+) -> Option<String> {
     let finding = refusal.findings().first()?;
     let culprit = String::from_utf8_lossy(finding.span.of(line.text())).into_owned();
     match finding.kind {
@@ -50,13 +55,13 @@ pub(super) fn hint(line: &Line<'_>, refusal: &Refusal, facts: &dyn Facts, known:
     }
 }
 
-/// A tracepoint like one that there is not.
+/// Suggests tracepoints with similar names.
 pub(super) fn tracepoint(name: &str, known: &Known) -> Option<String> {
     let all = known.tracefs.available_events().ok()?;
     meant(like(name, all.lines().filter_map(|line| line.split_once(':')).map(|(_, name)| name.to_owned())))
 }
 
-/// A question for names; none for no names.
+/// A question with the names; `None` without names.
 fn meant(names: Vec<String>) -> Option<String> {
     let names: Vec<String> = names.into_iter().map(|name| format!("`{name}`")).collect();
     (!names.is_empty()).then(|| format!("did you mean {}?", names.join(" or ")))
@@ -68,13 +73,13 @@ fn list(names: impl Iterator<Item = String>) -> String {
     all.get(..SHOWN).unwrap_or(&all).join(", ") + &more
 }
 
-/// The name in the place of a probe, without what may stand around it.
+/// The symbol that a probe names, without its offset or suffix; `None` for files and globs.
 fn symbol<'a>(line: &'a Line<'_>) -> Option<&'a str> {
     let place = std::str::from_utf8(line.word(1)).ok()?;
     place.split(['+', '%']).next().filter(|name| !name.contains(['/', '*', '?', '[']))
 }
 
-/// A function or tracepoint that there is not, or that the kernel keeps from being traced.
+/// A suggestion for a function or tracepoint that does not exist or cannot be traced.
 fn place(line: &Line<'_>, kind: ErrorKind, facts: &dyn Facts, known: &Known) -> Option<String> {
     let name = symbol(line)?;
     if line.word(0).first() == Some(&b't') {
@@ -101,7 +106,8 @@ fn place(line: &Line<'_>, kind: ErrorKind, facts: &dyn Facts, known: &Known) -> 
     }
 }
 
-/// The function that has the types of a probe's arguments, and how many of its arguments are not the probe's.
+/// The function that has the types of a probe's arguments, and the number of its first arguments that the probe does
+/// not have.
 fn typed(line: &Line<'_>, facts: &dyn Facts) -> Option<(String, usize)> {
     let name = symbol(line)?;
     if line.word(0).first() == Some(&b't') {
@@ -110,7 +116,7 @@ fn typed(line: &Line<'_>, facts: &dyn Facts) -> Option<(String, usize)> {
     Some((name.rsplit(':').next()?.to_owned(), 0))
 }
 
-/// An argument that the probed function has not.
+/// A suggestion for an argument that the probed function does not have.
 fn arguments(line: &Line<'_>, culprit: &str, facts: &dyn Facts) -> Option<String> {
     let (function, first) = typed(line, facts)?;
     let params = facts.signature(&function)?.params;
@@ -127,7 +133,7 @@ fn arguments(line: &Line<'_>, culprit: &str, facts: &dyn Facts) -> Option<String
     })
 }
 
-/// A member that a struct has not: the way to it is walked again.
+/// A suggestion for a member that a struct does not have. The path before it is resolved again.
 fn fields(line: &Line<'_>, finding: &Finding, culprit: &str, facts: &dyn Facts) -> Option<String> {
     let before = line.text().get(..finding.span.start)?;
     let start = before.iter().rposition(|byte| !(byte.is_ascii_alphanumeric() || b"_$>-.".contains(byte)));

@@ -1,26 +1,25 @@
-//! Hooks of dynamic events: which can give what a definition asks for, best first, and why the others cannot.
+//! Hooks of dynamic events: the hooks that can provide what a definition asks for, best first, and why others cannot.
 //!
-//! | asked for | hook, best first |
+//! | definition | hooks, best first |
 //! |---|---|
 //! | `f` a function's entry, `%return` | fentry, fexit; kprobe.multi; kprobe, kretprobe |
 //! | `f` a glob | kprobe.multi |
-//! | `f`, many turned on at once | one kprobe.multi for all of them |
+//! | `f`, many enabled at once | one kprobe.multi for all of them |
 //! | `t` | raw tracepoint |
-//! | `p` in the kernel | kprobe; fentry where no register is asked for |
-//! | `r` in the kernel | fexit where no register is asked for; kretprobe |
+//! | `p` in the kernel | kprobe; fentry if no register is needed |
+//! | `r` in the kernel | fexit if no register is needed; kretprobe |
 //! | `p`, `r` in a file | uprobe, uretprobe |
-//! | `e` | the perf tracepoint of the event it sits on |
+//! | `e` | the perf tracepoint of its target event |
 //!
-//! Whether the kernel lets a hook be used is only known when it is: the next one is tried then, and the error names them all
-//! ([`Tried`]).
+//! The kernel accepts or refuses a hook only when a program is attached. If it refuses, the engine tries the next
+//! hook, and the error names all of them ([`Tried`]).
 
 mod hint;
-mod select;
 mod text;
 
 use std::{collections::HashSet, fmt};
 
-pub use select::{DefineError, bases, id, select};
+pub(in crate::engine) use hint::hint;
 pub use text::printer;
 
 use crate::{
@@ -30,10 +29,10 @@ use crate::{
     engine::{facts::Facts, hooks},
     event::{
         Format, Glob,
-        dynamic::{Kind, Place, Target},
+        dynamic::{Place, Target},
     },
     kernel::{Btf, Symbols, btf::Prototype, modules},
-    lang::{define::Probe, facts::Arch},
+    lang::{define::Probe, facts::Arch, filter::FilterError},
     plan::{
         filter::Filter,
         probe::{self, Addresses, ProbeContext, ProbePlan, Unavailable},
@@ -43,30 +42,30 @@ use crate::{
     sys::Errno,
 };
 
-/// The kernel that first tells a program at a uretprobe which function returns (a3c485a5d8d4).
+/// The first kernel in which a program at a uretprobe can read which function returns (a3c485a5d8d4).
 const TELLS_FUNCTION: (u32, u32) = (6, 6);
 
-/// A hook that can give what a definition asks for.
+/// A hook that can provide what a definition asks for.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// How values are had.
+    /// The program's context, which provides the values.
     pub hook: ProgramContext,
-    /// Where the program hangs.
+    /// The attach point.
     pub via: AttachPoint,
-    /// It only ever happens with interrupts off.
+    /// Whether hits occur only with interrupts off.
     pub irqs_off: bool,
 }
 
 /// The hooks of a probe.
 #[derive(Clone, Debug, Default)]
 pub struct Candidates {
-    /// Those that can give everything, best first.
+    /// The hooks that can provide everything, best first.
     pub usable: Vec<Candidate>,
-    /// The others, and why not.
+    /// The other hooks, with reasons.
     pub lacking: Tried,
 }
 
-/// Hooks that could not be used, and why.
+/// Hooks that cannot be used, with reasons.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tried {
     reasons: Vec<(&'static str, String)>,
@@ -74,12 +73,12 @@ pub struct Tried {
 }
 
 impl Tried {
-    /// Notes a hook.
+    /// Adds a hook.
     pub fn add(&mut self, hook: &'static str, why: impl fmt::Display) {
         self.reasons.push((hook, why.to_string()));
     }
 
-    /// Notes a hook that the kernel refused.
+    /// Adds a hook that the kernel refused.
     pub fn refused(&mut self, hook: &'static str, error: &AttachError) {
         let errno = match error.cause() {
             Cause::Hook(_, errno) | Cause::System(_, errno) | Cause::Map(_, errno) => Some(*errno),
@@ -90,7 +89,7 @@ impl Tried {
         self.add(hook, error.cause());
     }
 
-    /// The error number to fail with: the kernel's for the best hook that it was asked for.
+    /// The kernel's error number for the best hook that it refused; `EOPNOTSUPP` if it refused none.
     pub fn errno(&self) -> Errno {
         self.errno.unwrap_or(Errno::OPNOTSUPP)
     }
@@ -100,6 +99,8 @@ impl Tried {
         &self.reasons
     }
 }
+
+impl std::error::Error for Tried {}
 
 impl fmt::Display for Tried {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -117,7 +118,8 @@ impl Candidate {
     }
 }
 
-/// Whether the kernel lets an instruction be probed, by probing it for a moment. Where that cannot be told, it may be.
+/// Checks that the kernel allows a probe at an instruction, by attaching a kprobe for a moment. If this cannot be
+/// determined, the result is `Ok`.
 ///
 /// # Errors
 /// `EILSEQ` inside an instruction, `EINVAL` where probes are forbidden.
@@ -128,20 +130,15 @@ pub fn may_probe(address: u64) -> Result<(), Errno> {
     }
 }
 
-/// A hook with a function's arguments as words.
+/// A function for a trampoline, and the number of its argument words.
 struct Called {
     function: Function,
     words: u8,
 }
 
-/// Finds the hooks of a probe; `base` is a probe of the event that an event probe sits on, where that is a dynamic one: the hooks
-/// are that one's then.
-pub fn candidates(probe: &Probe, base: Option<&Probe>, facts: &Facts) -> Candidates {
+/// Finds the hooks of a probe.
+pub fn candidates(probe: &Probe, facts: &Facts) -> Candidates {
     let mut found = Candidates::default();
-    if let (Some(base), Target::Event { filter, .. }) = (base, &probe.event.target) {
-        on_another(probe, base, filter.as_deref(), facts, &mut found);
-        return found;
-    }
     let registers = ProbeContext::Registers(Arch::native());
     match &probe.event.target {
         Target::File { path, offset, reference, exit } => {
@@ -159,17 +156,18 @@ pub fn candidates(probe: &Probe, base: Option<&Probe>, facts: &Facts) -> Candida
         }
         Target::Tracepoint { name } => tracepoint(probe, name, facts, &mut found),
         Target::Function { symbol, exit } if symbol.contains(['*', '?', '[']) => {
-            many(probe, symbol, *exit, facts, &mut found);
+            kprobe_multi(probe, symbol, *exit, facts, &mut found);
         }
         Target::Function { symbol, exit } => {
             trampoline(probe, symbol, *exit, facts, &mut found);
-            many(probe, symbol, *exit, facts, &mut found);
+            kprobe_multi(probe, symbol, *exit, facts, &mut found);
             let place = KernelPlace { symbol: Some(symbol.clone()), offset: 0 };
             kprobe(probe, place, *exit, facts, &mut found);
         }
         Target::Kernel { place: Place::Symbol { name, offset }, exit } => {
             let place = KernelPlace { symbol: Some(name.clone()), offset: u64::from(*offset) };
-            // Perf's kretprobes follow as many calls as they like, whatever MAXACTIVE says; a trampoline follows them all.
+            // A kretprobe of perf ignores MAXACTIVE and follows at most the kernel's default number of concurrent
+            // calls. A trampoline follows all calls.
             if *exit && *offset == 0 {
                 trampoline(probe, name, *exit, facts, &mut found);
             }
@@ -195,12 +193,12 @@ impl Candidates {
                 let irqs_off = hooks::probe_irqs_off(probe);
                 self.usable.push(Candidate { hook: ProgramContext::Probe(Box::new(plan)), via, irqs_off });
             }
-            Err(Unavailable(why)) => self.lacking.add(via.name(), why),
+            Err(why) => self.lacking.add(via.name(), why),
         }
     }
 }
 
-/// The perf tracepoint of an event that an event probe sits on.
+/// Adds the perf tracepoint of an event probe's target event.
 fn event(
     probe: &Probe,
     (system, name): (&str, &str),
@@ -221,16 +219,27 @@ fn event(
     }
 }
 
-/// How an event probe has its values from a record of the event that it sits on.
+/// Why an event probe cannot be computed from a record.
+#[derive(Debug, thiserror::Error)]
+pub enum OnRecordError {
+    /// The event has no field that the filter names.
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+    /// The record does not provide an argument.
+    #[error(transparent)]
+    Value(#[from] Unavailable),
+}
+
+/// The context in which an event probe gets its values from a record of its target event.
 ///
 /// # Errors
-/// Why it has not.
+/// The reason why a value is unavailable, or the error of the filter.
 pub fn on_record(
     probe: &Probe,
     filter: Option<&[u8]>,
     format: &Format,
     facts: &Facts,
-) -> Result<ProgramContext, String> {
+) -> Result<ProgramContext, OnRecordError> {
     let (plan, when) = plan_on_record(probe, filter, format, facts)?;
     Ok(ProgramContext::Probe(Box::new(ProbePlan { when, ..plan })))
 }
@@ -240,49 +249,26 @@ fn plan_on_record(
     filter: Option<&[u8]>,
     format: &Format,
     facts: &Facts,
-) -> Result<(ProbePlan, Option<Filter>), String> {
+) -> Result<(ProbePlan, Option<Filter>), OnRecordError> {
     let when = filter.map(|text| resolve::filter(text, format, facts)).transpose();
-    let when = when.map_err(|error| error.to_string())?;
-    let plan =
-        probe::plan(probe, ProbeContext::Record, Addresses::default()).map_err(|Unavailable(why)| why)?;
-    Ok((plan, when))
+    let when = when?;
+    Ok((probe::plan(probe, ProbeContext::Record, Addresses::default())?, when))
 }
 
-/// Another dynamic event's hooks: its record is made there, and looked at.
-fn on_another(probe: &Probe, base: &Probe, filter: Option<&[u8]>, facts: &Facts, found: &mut Candidates) {
-    let (plan, when) = match plan_on_record(probe, filter, &base.event.format(0), facts) {
-        Ok(planned) => planned,
-        Err(why) => return found.lacking.add("event probe", why),
-    };
-    let Candidates { usable, lacking } = candidates(base, None, facts);
-    found.lacking = lacking;
-    for candidate in usable {
-        let ProgramContext::Probe(base) = candidate.hook else { continue };
-        let hook = ProgramContext::Probe(Box::new(plan.clone().on(*base, when.clone())));
-        found.usable.push(Candidate { hook, ..candidate });
-    }
-}
-
-/// Which dynamic events event probes may sit on: those of functions and tracepoints (`find_and_get_event()`,
-/// kernel/trace/trace_eprobe.c).
-pub fn is_probed_by_events(probe: &Probe) -> bool {
-    probe.event.kind() == Kind::Fprobe
-}
-
-/// A tracepoint of the kernel itself.
+/// The prototype of a tracepoint of the kernel itself.
 fn own_tracepoint(name: &str, facts: &Facts) -> Option<Prototype> {
     facts.btf()?.tracepoint(name).ok()?
 }
 
-/// A tracepoint of a module that is loaded.
+/// The prototype of a tracepoint of a loaded module.
 fn module_tracepoint(name: &str, facts: &Facts) -> Option<Prototype> {
     let calls = format!("__traceiter_{name}");
     let module = facts.symbols()?.modules_of(&calls).next()?;
     facts.btf()?.module(module).ok()??.tracepoint(name).ok()?
 }
 
-/// Whether a probe waits for its module: the one that it names, or whichever has its tracepoint. None for a probe of the
-/// kernel itself.
+/// Whether a probe waits for its module: the module that it names, or the one that has its tracepoint. `None` for a
+/// probe of the kernel itself.
 pub fn waits(probe: &Probe, facts: &Facts) -> Option<bool> {
     match &probe.event.target {
         Target::Tracepoint { name } if facts.btf().is_some() && own_tracepoint(name, facts).is_none() => {
@@ -317,9 +303,21 @@ fn tracepoint(probe: &Probe, name: &str, facts: &Facts, found: &mut Candidates) 
     );
 }
 
-/// The types that a function, `MODULE:` in front of it or not, has: the kernel's, else those of the module that it is in.
-fn typed(symbol: &str, facts: &Facts) -> Result<Called, String> {
-    let btf = facts.btf().ok_or("the kernel shows no BTF")?;
+/// Why a function's types are unknown.
+#[derive(Debug, thiserror::Error)]
+enum NoTypes {
+    #[error("the kernel shows no BTF")]
+    NoBtf,
+    #[error("BTF does not know the function")]
+    UnknownFunction,
+    #[error("the types of module {module}: {errno}")]
+    Module { module: String, errno: Errno },
+}
+
+/// Finds the types of a function, named with or without `MODULE:`, in the kernel's BTF or else in the BTF of its
+/// module.
+fn typed(symbol: &str, facts: &Facts) -> Result<Called, NoTypes> {
+    let btf = facts.btf().ok_or(NoTypes::NoBtf)?;
     let (module, name) = match symbol.split_once(':') {
         Some((module, name)) => (Some(module), name),
         None => (None, symbol),
@@ -335,27 +333,27 @@ fn typed(symbol: &str, facts: &Facts) -> Result<Called, String> {
         let module = module.or_else(|| facts.symbols()?.modules_of(name).next())?;
         called(btf.module(module).ok()??.as_ref(), Some(module))
     };
-    let (id, words, module) = own.or_else(in_modules).ok_or("BTF does not know the function")?;
+    let (id, words, module) = own.or_else(in_modules).ok_or(NoTypes::UnknownFunction)?;
     let module = match module {
         Some(module) => {
             let types = ModuleTypes::of(&module);
-            Some(types.map_err(|errno| format!("the types of module {module}: {errno}"))?)
+            Some(types.map_err(|errno| NoTypes::Module { module, errno })?)
         }
         None => None,
     };
     Ok(Called { function: Function { id, module }, words })
 }
 
-/// Whether several functions have a name, `MODULE:` in front of it or not.
+/// Whether several functions have a name, with or without `MODULE:`.
 fn is_several(symbols: &Symbols, name: &str) -> bool {
     let (module, name) = name.split_once(':').map_or((None, name), |(module, name)| (Some(module), name));
     symbols.count(module, name) > 1
 }
 
-/// fentry and fexit.
+/// Adds fentry or fexit.
 fn trampoline(probe: &Probe, symbol: &str, exit: bool, facts: &Facts, found: &mut Candidates) {
     let hook = if exit { "fexit" } else { "fentry" };
-    // The kernel's events are of all of them.
+    // The kernel's event covers all functions of this name.
     if facts.symbols().is_some_and(|symbols| is_several(symbols, symbol)) {
         return found.lacking.add(hook, "several functions have this name, and a trampoline is of one");
     }
@@ -372,13 +370,13 @@ fn trampoline(probe: &Probe, symbol: &str, exit: bool, facts: &Facts, found: &mu
     found.offer(probe, ProbeContext::Call { words, exit, arch: Arch::native() }, addresses, via);
 }
 
-/// kprobe.multi.
-fn many(probe: &Probe, pattern: &str, exit: bool, facts: &Facts, found: &mut Candidates) {
+/// Adds kprobe.multi.
+fn kprobe_multi(probe: &Probe, pattern: &str, exit: bool, facts: &Facts, found: &mut Candidates) {
     let via = |addresses| AttachPoint::KprobeMulti { addresses, exit };
     let mut lacking = |why: &str| found.lacking.add("kprobe.multi", why);
     let Some(symbols) = facts.symbols() else { return lacking("the kernel hides the addresses of symbols") };
     let is_glob = pattern.contains(['*', '?', '[']);
-    // Of several functions of one name, some may be none that can be traced.
+    // If several functions have this name, some of them may not be traceable.
     let starts = if is_glob || is_several(symbols, pattern) {
         let Some(starts) = traceable(pattern, facts) else {
             return lacking("the kernel does not list the functions that can be traced");
@@ -395,9 +393,9 @@ fn many(probe: &Probe, pattern: &str, exit: bool, facts: &Facts, found: &mut Can
     found.offer(probe, ProbeContext::Registers(Arch::native()), addresses, via(starts));
 }
 
-/// How a function's event is had through one link with others, where many are turned on at once: not where the function is a
-/// module's, as the link would hold the module while others of its events are on, and not where something must be kept at the
-/// entry for the return.
+/// The hook of a function's event in a link that it shares with others, for many events that are enabled at once.
+/// `None` for a function of a module, because the link would hold the module while other events are enabled. `None`
+/// also if values must be saved at the entry for the return.
 pub fn shared(probe: &Probe, facts: &Facts) -> Option<Candidate> {
     let Target::Function { symbol, exit } = &probe.event.target else { return None };
     let symbols = facts.symbols()?;
@@ -414,7 +412,7 @@ pub fn shared(probe: &Probe, facts: &Facts) -> Option<Candidate> {
     })
 }
 
-/// Where the functions of a glob are traced. Kernels before 6.5 list names only.
+/// The addresses at which the functions of a glob are traced. Kernels before 6.5 list only names.
 fn traceable(pattern: &str, facts: &Facts) -> Option<Vec<u64>> {
     let glob = Glob::new(pattern);
     let read = |file| facts.tracefs.read(file).ok().flatten();
@@ -439,7 +437,7 @@ fn traceable(pattern: &str, facts: &Facts) -> Option<Vec<u64>> {
 
 fn kprobe(probe: &Probe, place: KernelPlace, exit: bool, facts: &Facts, found: &mut Candidates) {
     let ip = match &place.symbol {
-        // What the kernel probes where it is asked for a function.
+        // The address that the kernel probes for a function.
         Some(symbol) if place.offset == 0 => address(symbol, facts),
         Some(symbol) => start(symbol, facts).map(|start| start.wrapping_add(place.offset)),
         None => Some(place.offset),
@@ -449,15 +447,15 @@ fn kprobe(probe: &Probe, place: KernelPlace, exit: bool, facts: &Facts, found: &
     found.offer(probe, ProbeContext::Registers(Arch::native()), addresses, via);
 }
 
-/// Where a symbol is.
+/// The address of a symbol.
 fn start(symbol: &str, facts: &Facts) -> Option<u64> {
     facts.symbols()?.addresses(symbol).first().copied()
 }
 
-/// Where a function is probed: behind the instruction that marks it as a target of indirect branches, if it starts with one
-/// (`arch_adjust_kprobe_addr()`, and where the compiler puts the function tracer's call).
+/// The address at which a function is probed: after the instruction that marks it as a target of indirect branches,
+/// if it begins with one (`arch_adjust_kprobe_addr()`, and the compiler's place for the function tracer's call).
 fn address(function: &str, facts: &Facts) -> Option<u64> {
-    // `endbr64`, and the no-operation that the kernel puts in place of those that it does not need.
+    // `endbr64`, and the no-operation that replaces it where the kernel does not need it.
     const ENDBR: [u32; 2] = [0xfa1e_0ff3, 0x001f_0f66];
     let start = start(function, facts)?;
     if Arch::native() != Arch::X86_64 {

@@ -1,11 +1,11 @@
-//! The text of dynamic events: what stands in the parentheses, then the arguments one by one.
+//! The text of dynamic events: the part in parentheses, then each argument.
 
 use crate::{
     event::dynamic::{Event, Kind, Target},
     render::{Printer, ProbeHead, ProbeValue},
 };
 
-/// What prints the records of a dynamic event.
+/// Makes the printer for the records of a dynamic event.
 pub fn printer(event: &Event, id: u16) -> Printer {
     let head = match (&event.target, event.kind(), event.is_exit()) {
         (Target::Event { system, name, .. }, ..) => ProbeHead::Event(format!("{system}.{name}")),
@@ -17,7 +17,7 @@ pub fn printer(event: &Event, id: u16) -> Printer {
     Printer::probe(&event.format(id), head, probe_texts(event))
 }
 
-/// How each argument prints.
+/// Describes how each argument is printed.
 fn probe_texts(event: &Event) -> Vec<ProbeValue> {
     let base = event.head_size();
     let value = |arg: &crate::event::dynamic::Arg| ProbeValue {

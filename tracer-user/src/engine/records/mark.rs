@@ -1,15 +1,17 @@
 //! Records that user space writes: `trace_marker` and `trace_marker_raw`.
 //!
-//! They are the kernel's `ftrace:print` and `ftrace:raw_data`, which no print fmt describes as `trace` shows them
+//! They are the kernel's `ftrace:print` and `ftrace:raw_data`. Their print fmts differ from the text in `trace`
 //! (`trace_print_print()` and `trace_raw_data()`, kernel/trace/trace_output.c).
 
 use std::{fs::File, os::unix::fs::FileExt};
 
-use rustix::io::Errno;
-
 use crate::{
     buffer::{Page, PageSize},
-    engine::{facts::MARK_WRITER, registry::catalogue::Events},
+    engine::{
+        command::error::{CommandError, ErrorKind},
+        facts::MARK_WRITER,
+        registry::catalogue::Events,
+    },
     event::EventId,
     render::{
         RenderEnv,
@@ -18,19 +20,19 @@ use crate::{
     },
 };
 
-/// Bytes of a marker's text at most (`TRACE_MARKER_MAX_SIZE`).
+/// Maximum length of a mark's text in bytes (`TRACE_MARKER_MAX_SIZE`).
 const TEXT_MAX: usize = 4096;
-/// Offset of text and of raw data in a record: behind the common fields and `ip`, or `id`.
+/// Offsets of text and raw data in a record: after the common fields and `ip`, or `id`.
 pub(in crate::engine) const TEXT_AT: usize = 16;
 const DATA_AT: usize = 12;
 
-/// The option of an instance that wants what is written to the top's `trace_marker` as well.
+/// The option of an instance that copies marks of the top instance.
 pub(in crate::engine) const COPY: &str = "copy_trace_marker";
 
-/// Bytes of a thread's `stat` file at most: some fifty numbers.
+/// Maximum bytes to read of a thread's `stat` file, which has some fifty numbers.
 const STAT_MAX: usize = 1536;
 
-/// What a mark is.
+/// The kind of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// Text.
@@ -39,24 +41,25 @@ pub enum Mark {
     Raw,
 }
 
-/// Who writes a mark.
+/// The writer of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Writer {
     /// Thread.
     pub pid: u32,
-    /// CPU that it is on.
+    /// The CPU that it runs on.
     pub cpu: u32,
-    /// Its name, NULs behind.
+    /// Its name, padded with NULs.
     pub comm: [u8; 16],
 }
 
 impl Writer {
-    /// A thread that waits for us, its name and the CPU on which it last ran.
+    /// The writer for a thread that waits for its write: its name, and the CPU on which it last ran.
     pub fn of(pid: u32) -> Self {
         Self::again(pid, &mut None)
     }
 
-    /// The same by the file that was asked last, if that is this thread's: once its task is gone, it says nothing more.
+    /// Like [`Self::of`], using the file of the last writer if it is the same thread. The file of an ended task
+    /// returns nothing.
     pub fn again(pid: u32, last: &mut Option<(u32, File)>) -> Self {
         let mut stat = [0; STAT_MAX];
         let mut read = |file: &File| file.read_at(&mut stat, 0).ok().filter(|length| *length > 0);
@@ -70,31 +73,31 @@ impl Writer {
     }
 }
 
-/// Name and CPU in a `stat` file (proc(5)): its second word, which may hold anything, in parentheses, and its 39th.
+/// Name and CPU in a `stat` file (proc(5)): the second word, in parentheses and with any content, and the 39th.
 fn from_stat(stat: &[u8]) -> Option<([u8; 16], u32)> {
     let (begin, end) =
         (stat.iter().position(|byte| *byte == b'(')?, stat.iter().rposition(|byte| *byte == b')')?);
     let name = stat.get(begin + 1..end)?;
     let mut comm = [0; 16];
-    let room = comm.len() - 1;
-    comm.iter_mut().zip(name.iter().take(room)).for_each(|(to, byte)| *to = *byte);
+    let length = comm.len() - 1;
+    comm.iter_mut().zip(name.iter().take(length)).for_each(|(to, byte)| *to = *byte);
     let behind = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
     Some((comm, behind.split_whitespace().nth(36)?.parse().ok()?))
 }
 
-/// A mark as it is recorded.
+/// The record of a mark.
 #[derive(Debug)]
 pub(in crate::engine) struct Written {
     pub(in crate::engine) record: Vec<u8>,
-    /// Bytes of what was written that are in it.
+    /// Number of written bytes that it contains.
     pub(in crate::engine) taken: usize,
 }
 
 impl Mark {
-    /// The record of what was written, for buffers of pages of this many bytes.
+    /// Makes the record of a write, for buffers with pages of this many bytes.
     ///
     /// # Errors
-    /// `EINVAL` when raw data has no number, or is too long.
+    /// `EINVAL` if raw data has no number or is too long.
     pub(in crate::engine) fn record(
         self,
         written: &[u8],
@@ -102,7 +105,7 @@ impl Mark {
         ip: u64,
         pid: u32,
         page: PageSize,
-    ) -> Result<Written, Errno> {
+    ) -> Result<Written, CommandError> {
         let longest = Page::longest(page);
         let mut record = kind.to_ne_bytes().to_vec();
         record.extend([0, 0]);
@@ -122,7 +125,7 @@ impl Mark {
             }
             Self::Raw => {
                 if written.len() < 4 || written.len() + 8 > longest {
-                    return Err(Errno::INVAL);
+                    return Err(ErrorKind::Invalid.into());
                 }
                 record.extend_from_slice(written);
                 written.len()
@@ -138,7 +141,7 @@ impl Mark {
         }
     }
 
-    /// The kind of mark whose records an event's are.
+    /// The kind of mark that an event records.
     pub(in crate::engine) fn of(events: &Events, event: EventId) -> Option<Self> {
         let known = events.get(event)?;
         if !events.is_special(known.system) {
@@ -162,7 +165,7 @@ impl Mark {
         }
         line::lead(out, options, record, stamp, tasks);
         if options.fields && !options.raw {
-            // The kernel looks for their fields where those of other events are.
+            // The kernel looks for the common fields at the place of other events' fields.
             let kind = record.first_chunk().map_or(0, |kind| u16::from_ne_bytes(*kind));
             return out.extend(format!("UNKNOWN TYPE {kind}\n").bytes());
         }

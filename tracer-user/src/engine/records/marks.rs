@@ -1,36 +1,35 @@
 //! Marks that do not wait for the engine's owner.
 //!
-//! A write to `trace_marker` is a moment that its program wants to see among the kernel's records; it must not wait until all
-//! events of a machine are enabled. So each instance has a queue that any thread may put marks into, with the same timestamps as
-//! records of programs. The intake of records puts each in its place among the CPU's records; everything that shows records
-//! runs the intake first. The owner publishes with the queue how a mark is handled at present ([`MarkRules`]), so that the
-//! writer gets the kernel's answer. The owner takes the mark itself where more is needed than to record it, or the queue is
-//! full: for triggers and histograms of `ftrace:print`, a clock that counts, buffers that may be too full, and other instances
-//! that record it.
+//! A program writes to `trace_marker` to see that moment among the kernel's records, so the write must not wait
+//! until, for example, all events of a machine are enabled. Each instance has a queue to which any thread can add
+//! marks, with the same timestamps as records of programs. The intake of records inserts each mark among the CPU's
+//! records. Everything that shows records runs the intake first. The owner publishes in the queue how marks are
+//! handled at present ([`MarkRules`]), so that the writer gets the kernel's answer. The owner records a mark itself
+//! if the queue is full or more than recording is needed: triggers and histograms of `ftrace:print`, a clock that
+//! counts records, buffers that may be too full, and copies for other instances.
 
 use std::{
     collections::VecDeque,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use rustix::io::Errno;
-
 use crate::{
     attach::TracingSwitch,
     buffer::{PageSize, clock::monotonic},
     engine::{
+        command::error::{CommandError, ErrorKind},
         records::mark::{Mark, Writer, Written},
         tasks::{TaskNames, thread_group},
     },
 };
 
-/// Marks that wait at most, and their bytes.
+/// Maximum number of waiting marks, and of their bytes.
 const WAITING: usize = 4096;
 const BYTES: usize = 1 << 20;
-/// Writers whose processes are remembered.
+/// Maximum number of remembered writers.
 const WRITERS: usize = 64;
 
-/// How a mark is recorded at present.
+/// How marks are recorded at present.
 #[derive(Clone, Debug)]
 pub(in crate::engine) struct MarkRules {
     /// Kinds of the records of text and raw marks.
@@ -39,7 +38,7 @@ pub(in crate::engine) struct MarkRules {
     pub(in crate::engine) ip: u64,
     /// The size of a page of the buffers.
     pub(in crate::engine) page: PageSize,
-    /// CPUs that are recorded.
+    /// Which CPUs are recorded.
     pub(in crate::engine) cpus: Vec<bool>,
     /// Whether recording is on, apart from the switch.
     pub(in crate::engine) on: bool,
@@ -54,7 +53,7 @@ impl MarkRules {
     }
 }
 
-/// A mark on its way to the buffer.
+/// A mark in the queue.
 #[derive(Debug)]
 pub(in crate::engine) struct Waiting {
     stamp: u64,
@@ -66,11 +65,11 @@ pub(in crate::engine) struct Waiting {
 #[derive(Debug, Default)]
 struct State {
     rules: Option<MarkRules>,
-    /// By CPU.
+    /// Queues by CPU.
     waiting: Vec<VecDeque<Waiting>>,
     count: usize,
     bytes: usize,
-    /// Threads that wrote last, and their processes.
+    /// Last writers, and their processes.
     writers: VecDeque<(u32, Option<i32>)>,
 }
 
@@ -85,18 +84,18 @@ impl Marks {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a mark, and says how much of it; None where the owner is to take it.
+    /// Adds a mark. Returns the number of recorded bytes; `None` if the owner must record it.
     ///
     /// # Errors
-    /// `EINVAL` when raw data has no number, `EBADF` while recording is off.
+    /// `EINVAL` if raw data has no number, `EBADF` while recording is off.
     pub fn take(
         &self,
         mark: Mark,
         written: &[u8],
         writer: impl FnOnce() -> Writer,
-    ) -> Option<Result<usize, Errno>> {
+    ) -> Option<Result<usize, CommandError>> {
         self.lock().rules.as_ref()?;
-        // Read from /proc, so outside of the lock.
+        // Read from /proc, so outside the lock.
         let writer = writer();
         let group = self.group(writer.pid);
         let mut state = self.lock();
@@ -109,7 +108,7 @@ impl Marks {
             Err(error) => return Some(Err(error)),
         };
         if !rules.records(writer.cpu) {
-            return Some(Err(Errno::BADF));
+            return Some(Err(ErrorKind::BadFile.into()));
         }
         if state.count >= WAITING || state.bytes + record.len() > BYTES {
             return None;
@@ -120,7 +119,7 @@ impl Marks {
         if state.waiting.len() <= cpu {
             state.waiting.resize_with(cpu + 1, VecDeque::new);
         }
-        // Stamped under the lock: marks of a CPU are in order.
+        // Stamped under the lock, so the marks of a CPU are in order.
         let waiting = Waiting { stamp: monotonic(), record, comm: writer.comm, group };
         if let Some(own) = state.waiting.get_mut(cpu) {
             own.push_back(waiting);
@@ -141,12 +140,12 @@ impl Marks {
         group
     }
 
-    /// Sets how a mark is recorded from now on; None where the owner takes all.
+    /// Sets how marks are recorded from now on; `None` if the owner records all.
     pub(in crate::engine) fn publish(&self, rules: Option<MarkRules>) {
         self.lock().rules = rules;
     }
 
-    /// Gives out the marks of a CPU up to a moment.
+    /// Removes and returns the marks of a CPU up to a time.
     pub(in crate::engine) fn until(&self, cpu: u32, stamp: u64) -> VecDeque<Waiting> {
         let mut state = self.lock();
         let Some(waiting) = state.waiting.get_mut(cpu as usize) else { return VecDeque::new() };
@@ -158,7 +157,7 @@ impl Marks {
         given
     }
 
-    /// Takes marks back that came first.
+    /// Puts marks back at the front.
     pub(in crate::engine) fn put_back(&self, cpu: u32, marks: VecDeque<Waiting>) {
         let mut state = self.lock();
         state.count += marks.len();
@@ -170,7 +169,7 @@ impl Marks {
         }
     }
 
-    /// How many CPUs have a queue.
+    /// Number of CPUs with a queue.
     pub(in crate::engine) fn cpus(&self) -> u32 {
         self.lock().waiting.len() as u32
     }
@@ -181,11 +180,11 @@ impl Waiting {
         self.stamp
     }
 
-    /// The record, once its writer's name is known.
+    /// The record, after its writer's name was stored.
     pub(in crate::engine) fn enter(self, tasks: &mut TaskNames) -> Vec<u8> {
         let pid = self.record.get(4..8).and_then(|pid| pid.try_into().ok()).map_or(0, i32::from_ne_bytes);
         let comm = self.comm.split(|byte| *byte == 0).next().unwrap_or_default();
-        tasks.met(pid, comm, self.group);
+        tasks.record_known(pid, comm, self.group);
         self.record
     }
 }
@@ -210,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_wait_in_order_and_are_given_out_up_to_a_moment() {
+    fn marks_are_ordered_and_taken_up_to_a_time() {
         let marks = Marks::default();
         assert_eq!(marks.take(Mark::Text, b"early", || panic!("the owner takes it")), None);
         marks.publish(Some(rules()));
@@ -230,18 +229,18 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_those_of_the_owner_and_a_full_queue_is_its() {
+    fn errors_equal_the_owners_and_the_owner_records_for_a_full_queue() {
         let marks = Marks::default();
         marks.publish(Some(rules()));
-        // A CPU that is not recorded, or that there is not.
-        assert_eq!(marks.take(Mark::Text, b"x", || writer(1)), Some(Err(Errno::BADF)));
-        assert_eq!(marks.take(Mark::Text, b"x", || writer(9)), Some(Err(Errno::BADF)));
-        assert_eq!(marks.take(Mark::Raw, b"123", || writer(0)), Some(Err(Errno::INVAL)));
+        // A CPU that is not recorded, and one that does not exist.
+        assert_eq!(marks.take(Mark::Text, b"x", || writer(1)), Some(Err(ErrorKind::BadFile.into())));
+        assert_eq!(marks.take(Mark::Text, b"x", || writer(9)), Some(Err(ErrorKind::BadFile.into())));
+        assert_eq!(marks.take(Mark::Raw, b"123", || writer(0)), Some(Err(ErrorKind::Invalid.into())));
         for _ in 0..WAITING {
             assert_eq!(marks.take(Mark::Text, b"x", || writer(0)), Some(Ok(1)));
         }
         assert_eq!(marks.take(Mark::Text, b"x", || writer(0)), None);
         marks.publish(Some(MarkRules { on: false, ..rules() }));
-        assert_eq!(marks.take(Mark::Text, b"x", || writer(0)), Some(Err(Errno::BADF)));
+        assert_eq!(marks.take(Mark::Text, b"x", || writer(0)), Some(Err(ErrorKind::BadFile.into())));
     }
 }

@@ -5,9 +5,12 @@ pub(in crate::engine) mod marks;
 pub(in crate::engine) mod names;
 pub(in crate::engine) mod objects;
 pub(in crate::engine) mod record_intake;
+pub(in crate::engine) mod record_stream;
 pub(in crate::engine) mod stack;
 pub(in crate::engine) mod text;
 
 pub use mark::{Mark, Writer};
 pub use marks::Marks;
-pub use text::{Filled, Lines, Pages, Pipe};
+pub use record_intake::{collect_names, leave_unread};
+pub use record_stream::ShownRecord;
+pub use text::{Filled, LineContext, Lines, Pages, Pipe};

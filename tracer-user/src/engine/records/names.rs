@@ -1,34 +1,31 @@
-//! Names of threads for all instances: the two events that change names, followed while anything is traced.
+//! Names of threads: the two events that change names, followed while anything is traced.
 
-use tracer_abi::{STAMP_SIZE, control};
+use tracer_abi::control;
 
 use crate::{
     attach::{AttachError, AttachPoint, Attached, Dispatch, HitActions, Request, Session, Threads},
     engine::{
-        attachments::session::SessionFactory,
+        attachments::session::{Scope, SessionFactory},
         facts::Facts,
         tasks::{NameEvent, TaskNames},
     },
-    event::Format,
+    event::{Format, Slot},
     plan::source::ProgramContext,
-    sys::bpf::ring::{RingMemory, Seen},
+    ring::Drain,
+    sys::bpf::cpu_ring::CpuRing,
 };
 
-/// Bytes of a CPU's ring: some hundred new names between two visits of the reader.
+/// Size of a CPU's ring in bytes: some hundred new names between two reads.
 const RING_BYTES: u32 = 64 * 1024;
 
-/// What follows names.
-#[derive(Debug)]
-pub(in crate::engine) struct Names {
-    _session: Session,
-    rings: Vec<RingMemory>,
-    events: Vec<(Attached, NameEvent)>,
-}
+/// The two events that change names, attached in a session with other events or in a separate session. Their record
+/// kinds are control kinds, which no event has.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct NameEvents(Vec<(Attached, NameEvent)>);
 
-impl Names {
-    /// Hangs the two events up.
-    pub(in crate::engine) fn follow(factory: &SessionFactory, facts: &Facts) -> Result<Self, AttachError> {
-        let (mut session, rings) = factory.session(RING_BYTES, 2, facts)?;
+impl NameEvents {
+    /// Attaches the events.
+    pub(in crate::engine) fn attach(session: &mut Session, facts: &Facts) -> Result<Self, AttachError> {
         let mut events = Vec::new();
         for name in ["task_newtask", "task_rename"] {
             let Ok(Some(text)) = facts.tracefs.format("task", name) else { continue };
@@ -44,36 +41,59 @@ impl Names {
                     kind: control::FIRST + events.len() as u16,
                     threads: Threads::Every,
                     other: None,
-                    extras: HitActions::default(),
+                    hit_actions: HitActions::default(),
                 },
                 Dispatch::Direct,
             )?;
             events.push((attachment, event));
         }
-        session.switches().set_tracing(true);
-        Ok(Self { _session: session, rings, events })
+        Ok(Self(events))
     }
 
-    /// Learns the names that came up since the last time.
+    /// Learns a name from a record of this kind. Returns whether one of the two events made the record.
+    pub(in crate::engine) fn learn(&self, kind: u16, payload: &[u8], tasks: &mut TaskNames) -> bool {
+        let event = kind.checked_sub(control::FIRST).and_then(|index| self.0.get(usize::from(index)));
+        if let Some((_, event)) = event {
+            tasks.learn(*event, payload);
+        }
+        event.is_some()
+    }
+
+    /// The slots that hold their counts.
+    pub(in crate::engine) fn slots(&self) -> impl Iterator<Item = Slot> {
+        self.0.iter().filter_map(|(attachment, _)| attachment.slot())
+    }
+}
+
+/// Follows names for all instances of an engine, in a separate session.
+#[derive(Debug)]
+pub(in crate::engine) struct Names {
+    _session: Session,
+    drain: Drain,
+    events: NameEvents,
+}
+
+impl Names {
+    /// Attaches the two events.
+    pub(in crate::engine) fn follow(factory: &SessionFactory, facts: &Facts) -> Result<Self, AttachError> {
+        let (mut session, rings) = factory.session(RING_BYTES, 2, Scope::Every, facts)?;
+        let events = NameEvents::attach(&mut session, facts)?;
+        session.switches().set_tracing(true);
+        Ok(Self { _session: session, drain: Drain::new(rings), events })
+    }
+
+    /// The rings, by CPU.
+    pub(in crate::engine) fn rings(&self) -> &[CpuRing] {
+        self.drain.rings()
+    }
+
+    /// Reads the names since the last call.
     pub(in crate::engine) fn collect(&mut self, tasks: &mut TaskNames) {
-        let Self { rings, events, .. } = self;
-        let mut all: Vec<(u64, u16, Vec<u8>)> = Vec::new();
-        for ring in rings {
-            ring.drain(|record| {
-                if let Some((stamp, payload)) = record.split_first_chunk::<STAMP_SIZE>()
-                    && let Some(kind) = payload.first_chunk()
-                {
-                    all.push((u64::from_ne_bytes(*stamp), u16::from_ne_bytes(*kind), payload.to_vec()));
-                }
-                Seen::Taken
-            });
-        }
-        // A thread may get its first name on one CPU and the next on another.
-        all.sort_by_key(|(stamp, ..)| *stamp);
-        for (_, kind, payload) in all {
-            if let Some((_, event)) = events.get(usize::from(kind.wrapping_sub(control::FIRST))) {
-                tasks.learn(*event, &payload);
-            }
-        }
+        let Self { drain, events, .. } = self;
+        // In order of time: a thread may get its first name on one CPU and the next on another.
+        drain.finish(|record| {
+            let kind = record.payload.first_chunk().map_or(0, |kind| u16::from_ne_bytes(*kind));
+            events.learn(kind, record.payload, tasks);
+        });
     }
 }

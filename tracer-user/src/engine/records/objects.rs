@@ -1,9 +1,11 @@
-//! The files that processes have mapped, for addresses of their stacks.
+//! The files that processes have mapped, for addresses in their stacks.
 //!
-//! `/proc/PID/maps` is read under the lock of that process's address space, which the process can hold as long as it likes. So a
-//! thread reads it, and whoever asks waits for a moment and asks again. What was not read in time has no names, and the thread may
-//! wait on: a signal that ends the daemon ends it. Threads are few for each uid and in all.
+//! `/proc/PID/maps` is read under the lock of that process's address space, which the process can hold indefinitely.
+//! So a thread reads it, and the caller waits for a moment and tries again. If it is not read in time, addresses have
+//! no names. The thread may keep waiting; a signal that ends the daemon ends it. The number of threads is limited per
+//! uid and in total.
 
+use crate::engine::command::error::{CommandError, ErrorKind};
 use std::{
     collections::HashMap,
     fs::File,
@@ -18,29 +20,29 @@ use rustix::{
     io::Errno,
 };
 
-/// How long one who asks waits at a time, and altogether.
+/// How long a caller waits at a time, and in total.
 const MOMENT: Duration = Duration::from_millis(2);
 const PATIENCE: Duration = Duration::from_millis(250);
-/// How long an answer holds.
+/// How long an answer is valid.
 const AGE: Duration = Duration::from_millis(500);
-/// Threads that read for processes of one uid, and of all; the last ones are root's alone.
+/// Maximum number of threads that read for processes of one uid, for all, and the part that is reserved for root.
 const THREADS_PER_UID: usize = 4;
 const THREADS: usize = 16;
 const THREADS_OF_ROOT: usize = 4;
-/// Bytes of a thread's stack.
+/// Size of a thread's stack in bytes.
 const STACK: usize = 128 << 10;
-/// Bytes of a process's text that are read at most, and of all answers that are kept.
+/// Maximum bytes to read of a process's `maps`, and maximum bytes of all stored answers.
 const TEXT_MAX: usize = 4 << 20;
 const KEPT_MAX: usize = 16 << 20;
-/// Processes that are remembered at most.
+/// Maximum number of remembered processes.
 const PROCESSES: usize = 64;
 /// Nanoseconds of a tick of `/proc/PID/stat` (`USER_HZ`).
 const TICK: u64 = 10_000_000;
 
-/// Mappings in order of their addresses.
+/// The mappings of a process, sorted by address.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Objects {
-    /// When the process started, by `CLOCK_BOOTTIME`.
+    /// The start time of the process, by `CLOCK_BOOTTIME`.
     pub(in crate::engine) started: u64,
     all: Vec<Mapping>,
     bytes: usize,
@@ -54,19 +56,19 @@ struct Mapping {
     path: Vec<u8>,
 }
 
-/// What was asked for a process.
+/// The request for a process.
 #[derive(Debug)]
-struct Asked {
+struct MapsRequest {
     since: Instant,
-    /// Whether a thread reads.
+    /// Whether a thread is reading.
     runs: bool,
     answer: Option<(Instant, Arc<Objects>)>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    processes: HashMap<u32, Asked>,
-    /// Threads, and of which uids' processes they read.
+    processes: HashMap<u32, MapsRequest>,
+    /// Number of threads, and by uid of the processes that they read.
     threads: usize,
     uids: HashMap<u32, usize>,
 }
@@ -83,29 +85,30 @@ impl Shared {
     }
 }
 
-/// What processes have mapped.
+/// The mapped files of processes.
 #[derive(Clone, Debug, Default)]
 pub(in crate::engine) struct Maps(Arc<Shared>);
 
 impl State {
-    /// Forgets what is old, and more where it is too much.
+    /// Drops old answers, and more if there are too many.
     fn forget(&mut self) {
-        self.processes.retain(|_, asked| {
-            let since = asked.answer.as_ref().map_or(asked.since, |(at, _)| *at);
-            asked.runs || since.elapsed() < 2 * AGE
+        self.processes.retain(|_, request| {
+            let since = request.answer.as_ref().map_or(request.since, |(at, _)| *at);
+            request.runs || since.elapsed() < 2 * AGE
         });
-        let bytes = |asked: &Asked| asked.answer.as_ref().map_or(0, |(_, objects)| objects.bytes);
+        let bytes = |request: &MapsRequest| request.answer.as_ref().map_or(0, |(_, objects)| objects.bytes);
         let mut kept: usize = self.processes.values().map(bytes).sum();
         while kept > KEPT_MAX || self.processes.len() >= PROCESSES {
-            let done = self.processes.iter().filter(|(_, asked)| !asked.runs);
-            let Some(oldest) = done.min_by_key(|(_, asked)| asked.since).map(|(process, _)| *process) else {
+            let done = self.processes.iter().filter(|(_, request)| !request.runs);
+            let Some(oldest) = done.min_by_key(|(_, request)| request.since).map(|(process, _)| *process)
+            else {
                 return;
             };
             kept -= self.processes.remove(&oldest).as_ref().map_or(0, bytes);
         }
     }
 
-    /// Whether one thread more may read for a process of a uid.
+    /// Whether another thread may read for a process of a uid.
     fn may_read(&self, uid: u32) -> bool {
         let all: usize = self.uids.values().sum();
         let own = self.uids.get(&uid).copied().unwrap_or(0);
@@ -114,47 +117,47 @@ impl State {
 
     fn end(&mut self, process: u32, objects: Objects) {
         self.threads -= 1;
-        if let Some(asked) = self.processes.get_mut(&process) {
-            asked.runs = false;
-            asked.answer = Some((Instant::now(), Arc::new(objects)));
+        if let Some(request) = self.processes.get_mut(&process) {
+            request.runs = false;
+            request.answer = Some((Instant::now(), Arc::new(objects)));
         }
     }
 }
 
 impl Maps {
-    /// What a process has mapped, nothing for one that has ended or does not let it be read; None where it is to be asked again.
+    /// The mappings of a process, empty if it has ended or cannot be read; `None` if the caller must try again.
     pub(in crate::engine) fn of(&self, process: u32) -> Option<Arc<Objects>> {
         let mut state = self.0.lock();
         let threads = state.threads;
         if !state.processes.contains_key(&process) {
             state.forget();
         }
-        let asked = state.processes.entry(process).or_insert_with(|| Asked {
+        let request = state.processes.entry(process).or_insert_with(|| MapsRequest {
             since: Instant::now(),
             runs: false,
             answer: None,
         });
-        if let Some((at, objects)) = &asked.answer
+        if let Some((at, objects)) = &request.answer
             && at.elapsed() < AGE
         {
             return Some(Arc::clone(objects));
         }
-        if !asked.runs {
-            if asked.answer.take().is_some() {
-                asked.since = Instant::now();
+        if !request.runs {
+            if request.answer.take().is_some() {
+                request.since = Instant::now();
             }
             if threads < THREADS && self.start(process) {
-                asked.runs = true;
+                request.runs = true;
                 state.threads += 1;
             }
         }
         let until = Instant::now() + MOMENT;
         loop {
-            let asked = state.processes.get(&process)?;
-            if let Some((_, objects)) = &asked.answer {
+            let request = state.processes.get(&process)?;
+            if let Some((_, objects)) = &request.answer {
                 return Some(Arc::clone(objects));
             }
-            if asked.since.elapsed() >= PATIENCE {
+            if request.since.elapsed() >= PATIENCE {
                 return Some(Arc::default());
             }
             let left = until.checked_duration_since(Instant::now())?;
@@ -162,7 +165,7 @@ impl Maps {
         }
     }
 
-    /// Has a thread read for a process.
+    /// Starts a thread that reads for a process.
     fn start(&self, process: u32) -> bool {
         let shared = Arc::clone(&self.0);
         let thread = std::thread::Builder::new().name("maps".to_owned()).stack_size(STACK);
@@ -175,17 +178,17 @@ impl Maps {
     }
 }
 
-/// Reads what a process has mapped, unless too many threads wait for its user's processes.
-fn read(shared: &Shared, process: u32) -> Result<Objects, Errno> {
+/// Reads the mappings of a process, unless too many threads wait for its user's processes.
+fn read(shared: &Shared, process: u32) -> Result<Objects, CommandError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    // From here on it is this very process, whoever gets its number.
+    // The descriptor stays bound to this process, even if its id is reused.
     let dir = open(format!("/proc/{process}"), flags, Mode::empty())?;
-    let uid = text(&dir, "status")?.split(|byte| *byte == b'\n').find_map(uid).ok_or(Errno::INVAL)?;
-    let started = started(&text(&dir, "stat")?).ok_or(Errno::INVAL)?;
+    let uid = text(&dir, "status")?.split(|byte| *byte == b'\n').find_map(uid).ok_or(ErrorKind::Invalid)?;
+    let started = started(&text(&dir, "stat")?).ok_or(ErrorKind::Invalid)?;
     {
         let mut state = shared.lock();
         if !state.may_read(uid) {
-            return Err(Errno::AGAIN);
+            return Err(ErrorKind::Again.into());
         }
         *state.uids.entry(uid).or_default() += 1;
     }
@@ -202,8 +205,8 @@ fn read(shared: &Shared, process: u32) -> Result<Objects, Errno> {
     Ok(Objects { started, ..Objects::parse(&maps?) })
 }
 
-/// What a file of a process says, its first part where it is long.
-fn text(dir: &OwnedFd, name: &str) -> Result<Vec<u8>, Errno> {
+/// The content of a file of a process, truncated if it is long.
+fn text(dir: &OwnedFd, name: &str) -> Result<Vec<u8>, CommandError> {
     let file = File::from(openat(dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?);
     let mut text = Vec::new();
     let read = file.take(TEXT_MAX as u64).read_to_end(&mut text);
@@ -217,7 +220,7 @@ fn uid(line: &[u8]) -> Option<u32> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// When a process started, in nanoseconds, by its `stat`: the 22nd word, of which the second may hold anything.
+/// The start time of a process in nanoseconds, from its `stat`: the 22nd word. The second word can have any content.
 fn started(stat: &[u8]) -> Option<u64> {
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
@@ -225,7 +228,7 @@ fn started(stat: &[u8]) -> Option<u64> {
 }
 
 impl Objects {
-    /// Reads the text of `maps` (proc(5)).
+    /// Parses the text of `maps` (proc(5)).
     fn parse(text: &[u8]) -> Self {
         let mapping = |line: &[u8]| {
             let mut words = line.splitn(6, |byte| *byte == b' ');
@@ -236,14 +239,14 @@ impl Objects {
             let path = if path.starts_with(b"/") { path.to_vec() } else { Vec::new() };
             Some(Mapping { start: number(start)?, end: number(end)?, path })
         };
-        // A line may have been cut off.
+        // The last line may be truncated.
         let end = text.iter().rposition(|byte| *byte == b'\n');
         let whole = end.and_then(|end| text.get(..end)).unwrap_or_default();
         let all = whole.split(|byte| *byte == b'\n').filter_map(mapping).collect();
         Self { started: 0, all, bytes: text.len() }
     }
 
-    /// The file at an address or above, as `find_vma()` has it, and the distance from the mapping's start.
+    /// The file of the mapping at or above an address, as in `find_vma()`, and the distance from the mapping's start.
     pub(in crate::engine) fn find(&self, address: u64) -> Option<(Vec<u8>, u64)> {
         let found = self.all.iter().find(|mapping| address < mapping.end)?;
         (!found.path.is_empty()).then(|| (found.path.clone(), address.wrapping_sub(found.start)))
@@ -268,9 +271,9 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_asked_and_one_that_is_gone_has_nothing() {
+    fn mappings_of_a_process_are_read_and_an_ended_one_has_none() {
         let maps = Maps::default();
-        let asked = |process: u32| {
+        let maps_of = |process: u32| {
             let since = Instant::now();
             loop {
                 match maps.of(process) {
@@ -279,17 +282,17 @@ mod tests {
                 }
             }
         };
-        let own = asked(std::process::id());
-        let here = a_process_is_asked_and_one_that_is_gone_has_nothing as *const () as u64;
+        let own = maps_of(std::process::id());
+        let here = mappings_of_a_process_are_read_and_an_ended_one_has_none as *const () as u64;
         assert!(own.find(here).is_some() && own.started > 0);
-        assert!(Arc::ptr_eq(&own, &asked(std::process::id())));
-        assert!(asked(u32::MAX >> 1).all.is_empty());
+        assert!(Arc::ptr_eq(&own, &maps_of(std::process::id())));
+        assert!(maps_of(u32::MAX >> 1).all.is_empty());
         let state = maps.0.lock();
         assert!(state.threads == 0 && state.uids.is_empty(), "{state:?}");
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn remembered_mappings_are_limited() {
         let maps = Maps::default();
         for process in 0..3 * PROCESSES as u32 {
             while maps.of((u32::MAX >> 1) - process).is_none() {}

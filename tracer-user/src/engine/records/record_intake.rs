@@ -1,17 +1,19 @@
-//! From the rings into the buffers: what an instance's programs have recorded so far.
+//! Moves records from the rings into the buffers of an instance.
 //!
-//! Each CPU's records are put into that CPU's buffer as they come. Where triggers may take snapshots, and under the clock
-//! that counts records, all CPUs' records are put in order first: a snapshot holds what is older than the control
-//! record that asks for it, on whatever CPU.
+//! The records of each CPU are added to that CPU's buffer as they come. If triggers may take snapshots, or the clock
+//! counts records, the records of all CPUs are sorted first: a snapshot contains everything older than the control
+//! record that requests it, from any CPU.
 //!
-//! Full rings take long to be emptied, so it is done in steps, between which everything is as after a whole collection of less.
+//! Emptying full rings takes long, so it is done in steps. Between steps the state is as after a complete collection
+//! of fewer records.
 
 use std::{
     borrow::Cow,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use tracer_abi::{COMMON_SIZE, STAMP_SIZE, control};
+use tracer_abi::{control, ring::record_words};
 
 use crate::{
     buffer::{
@@ -22,8 +24,7 @@ use crate::{
         Cooperative, Engine,
         attachments::{
             desired,
-            session::InstanceSession,
-            session::ring_queue::{RingQueue, RingRecord},
+            session::{InstanceSession, ring_queue::RingQueue},
         },
         facts::Facts,
         instances::instance::Instance,
@@ -35,66 +36,40 @@ use crate::{
     },
     event::InstanceId,
     render::RenderEnv,
-    sys::bpf::ring::{Drained, RingMemory, Seen},
+    ring::SETTLE,
+    sys::bpf::{
+        cpu_ring::CpuRing,
+        ring::{Drained, Seen},
+    },
 };
 
-/// How long after a moment a record may still come that is older, in nanoseconds: its stamp was had, and the interrupt or
-/// the host of a virtual machine took its time.
-const SETTLED: u64 = 2_000_000;
-/// How often records that are being written are waited for, in all steps of a collection together.
+/// How often to wait for records that are being written, in all steps of a collection.
 const PATIENCE: u32 = 100;
 
-/// How long a step goes on, and how many records are taken between two looks at the clock.
+/// Duration of a step, and number of records between checks of the clock.
 const STEP: Duration = Duration::from_millis(8);
 const RECORDS: u32 = 64;
 
 impl Engine {
-    /// Takes what an instance's programs have recorded into its buffers. What it gives is the trace clock's time up to
-    /// which no older record can come any more.
+    /// Moves the records of an instance's programs into its buffers. Returns the trace clock's time up to which no
+    /// older record can arrive.
     pub fn collect(&mut self, instance: InstanceId) -> u64 {
         let mut part = Part::all(self.attachments.session(instance).map(|session| &session.queue));
         loop {
-            if let Some(horizon) = self.collect_part(instance, &mut part) {
+            if let Some(horizon) = collect_part(self, instance, &mut part) {
                 return horizon;
             }
             self.yield_to_readers();
         }
     }
 
-    /// The same for a while. Whether that was all.
+    /// Like [`Self::collect`], for a limited time. Returns whether everything was collected.
     pub fn collect_some(&mut self, instance: InstanceId) -> bool {
         let mut part = Part::all(self.attachments.session(instance).map(|session| &session.queue));
-        self.collect_part(instance, &mut part).is_some()
+        collect_part(self, instance, &mut part).is_some()
     }
 
-    /// One step; None when another one is needed.
-    fn collect_part(&mut self, instance: InstanceId, part: &mut Part) -> Option<u64> {
-        if let Some(names) = &mut self.names {
-            names.collect(&mut self.tasks);
-        }
-        let stack = desired::stack_kinds(self)[0];
-        let Some(state) = self.instances.get_mut(&instance) else { return Some(u64::MAX) };
-        let Some(session) = self.attachments.session_mut(instance) else {
-            flush_marks(state, &mut self.tasks, part.until);
-            return Some(u64::MAX);
-        };
-        let mut books = RecordIntake { tasks: &mut self.tasks, facts: &self.facts, stack };
-        part.begin();
-        let horizon = if state.armed || state.clock == Clock::Counter {
-            in_order(state, session, &mut books, part).then_some(u64::MAX)
-        } else {
-            by_cpu(state, &mut session.queue, &mut books, part)
-        };
-        for cpu in 0..session.queue.cpus() {
-            let dropped = session.newly_dropped(cpu);
-            if let Some(buffer) = state.buffer.cpu_mut(cpu) {
-                buffer.add_dropped(dropped);
-            }
-        }
-        horizon
-    }
-
-    /// Takes in what the programs of all instances have recorded.
+    /// Moves the records of all instances' programs into their buffers.
     pub fn collect_all(&mut self) {
         for instance in self.recording() {
             self.collect(instance);
@@ -102,7 +77,58 @@ impl Engine {
     }
 }
 
-/// Puts all marks up to a moment into the buffers of an instance whose programs have recorded nothing before them.
+/// Lets programs overwrite the oldest records of an instance until they are collected, because nobody waits for them.
+/// Returns false if the rings cannot hold as many bytes as the buffers, or an option or a trigger forbids it. The names
+/// of threads that have records by now are looked up, because the threads may end.
+pub fn leave_unread(engine: &mut Engine, instance: InstanceId) -> bool {
+    let Engine { attachments, instances, tasks, .. } = engine;
+    let session = attachments.session_mut(instance);
+    let Some((state, session)) = instances.get(instance).zip(session) else { return true };
+    if state.armed || state.clock == Clock::Counter || !state.options.is("overwrite") {
+        return false;
+    }
+    let (tasks, wants_groups) = (Arc::make_mut(tasks), state.options.is("record-tgid"));
+    let look_up = |payload: &[u8]| tasks.look_up(pid_of(payload), wants_groups);
+    session.queue.overwrite(|cpu| state.buffer.cpu(cpu).map_or(0, CpuBuffer::size), look_up)
+}
+
+/// Reads the names that threads got since the last call.
+pub fn collect_names(engine: &mut Engine) {
+    if let Some(names) = &mut engine.names {
+        names.collect(Arc::make_mut(&mut engine.tasks));
+    }
+}
+
+/// One step; `None` if another one is needed.
+fn collect_part(engine: &mut Engine, instance: InstanceId, part: &mut Part) -> Option<u64> {
+    collect_names(engine);
+    let stacks = desired::stack_kinds(engine);
+    let Some(state) = engine.instances.get_mut(instance) else { return Some(u64::MAX) };
+    let Some(session) = engine.attachments.session_mut(instance) else {
+        flush_marks(state, Arc::make_mut(&mut engine.tasks), part.until);
+        return Some(u64::MAX);
+    };
+    let mut intake = RecordIntake { tasks: Arc::make_mut(&mut engine.tasks), facts: &engine.facts, stacks };
+    part.begin();
+    let horizon = if state.armed || state.clock == Clock::Counter {
+        in_order(state, session, &mut intake, part).then_some(u64::MAX)
+    } else {
+        by_cpu(state, &mut session.queue, &mut intake, part)
+    };
+    // Before the last step, full rings would be read once more for each.
+    for cpu in (0..session.queue.cpus()).take_while(|_| horizon.is_some()) {
+        let (dropped, overwritten) = session.newly_lost(cpu, |payload| is_event(payload, stacks));
+        if let Some(buffer) = state.buffer.cpu_mut(cpu)
+            && state.cpus.get(cpu as usize).copied().unwrap_or_default()
+        {
+            buffer.add_dropped(dropped);
+            buffer.add_overwritten(overwritten);
+        }
+    }
+    horizon
+}
+
+/// Moves all marks up to a time into the buffers of an instance whose programs recorded nothing before them.
 fn flush_marks(state: &mut Instance, tasks: &mut TaskNames, until: u64) {
     let conversion = Conversion::now(state.clock);
     for cpu in 0..state.marks.cpus() {
@@ -117,19 +143,19 @@ fn flush_marks(state: &mut Instance, tasks: &mut TaskNames, until: u64) {
     }
 }
 
-/// What is looked up and kept for a record.
+/// The state for looking up and storing records.
 struct RecordIntake<'a> {
     tasks: &'a mut TaskNames,
     facts: &'a Facts,
-    /// Kind of the records of the kernel's stack.
-    stack: u16,
+    /// `common_type` of the records of kernel stacks and of user stacks.
+    stacks: [u16; 2],
 }
 
 impl RecordIntake<'_> {
-    /// Sees a record; the record as it is to be kept.
+    /// Processes a record. Returns the record to store.
     fn enter<'r>(&mut self, payload: &'r [u8], wants_groups: bool) -> Cow<'r, [u8]> {
-        self.tasks.meet(pid_of(payload), wants_groups);
-        if kind_of(payload) == self.stack {
+        self.tasks.look_up(pid_of(payload), wants_groups);
+        if kind_of(payload) == self.stacks[0] {
             let name = |address| self.facts.symbol(address).map(|symbol| symbol.name.to_owned());
             Cow::Owned(stack::without_hook(payload, name))
         } else {
@@ -138,22 +164,22 @@ impl RecordIntake<'_> {
     }
 }
 
-/// How far a collection is.
+/// The progress of a collection.
 struct Part {
-    /// By CPU: the bytes that waited at first and still do, and the stamp of the last record that was taken. A collection ends
-    /// there, or one that is slower than the hits would never come to an end.
+    /// By CPU: the number of bytes that waited at the start and still wait, and the stamp of the last record taken.
+    /// The collection ends with these bytes; otherwise it would never end if it is slower than the hits.
     cpus: Vec<(u64, u64)>,
-    /// The moment: what is younger is left, or a mark could come behind a record that it came before.
+    /// Records younger than this time are left, so that marks are inserted before records that came after them.
     until: u64,
     since: Instant,
     records: u32,
 }
 
 impl Part {
-    /// All that waits.
+    /// A collection of everything that waits.
     fn all(queue: Option<&RingQueue>) -> Self {
         let cpus =
-            queue.map_or(Vec::new(), |queue| queue.rings.iter().map(|ring| (ring.pending(), 0)).collect());
+            queue.map_or(Vec::new(), |queue| queue.rings().iter().map(|ring| (ring.pending(), 0)).collect());
         Self { cpus, until: monotonic(), since: Instant::now(), records: 0 }
     }
 
@@ -161,77 +187,87 @@ impl Part {
         self.since = Instant::now();
     }
 
-    /// Whether a step has gone on for long enough; asked for every record.
+    /// Whether the step has lasted long enough; called for every record.
     fn is_over(&mut self) -> bool {
         self.records += 1;
         self.records.is_multiple_of(RECORDS) && self.since.elapsed() > STEP
     }
 }
 
-/// Empties one CPU's ring as far as it was full at first. Whether the step is over before that, and whether the next record is
-/// still being written.
-fn drain(
-    ring: &mut RingMemory,
-    cpu: usize,
-    part: &mut Part,
-    mut take: impl FnMut(u64, &[u8]),
-) -> (bool, bool) {
+/// Reads the bytes of one CPU's ring that waited at the start. Returns whether the step ended before that, and
+/// whether the next record is still being written.
+fn drain(ring: &mut CpuRing, cpu: usize, part: &mut Part, mut take: impl FnMut(u64, &[u8])) -> (bool, bool) {
     let Some(place) = part.cpus.get_mut(cpu) else { return (false, false) };
     let (mut left, mut last) = *place;
     let (until, since, mut records, mut over) = (part.until, part.since, 0_u32, false);
-    let how = ring.drain(|record| {
+    let how = ring.drain(|stamp, payload| {
         records += 1;
         if left == 0 || (records.is_multiple_of(RECORDS) && since.elapsed() > STEP) {
             over = left > 0;
             return Seen::Left;
         }
-        if let Some((stamp, payload)) = split(record) {
-            if stamp > until {
-                return Seen::Left;
-            }
-            take(stamp, payload);
-            last = stamp;
+        if stamp > until {
+            return Seen::Left;
         }
-        left = left.saturating_sub((record.len() as u64 + 8).next_multiple_of(8));
+        take(stamp, payload);
+        last = stamp;
+        left = left.saturating_sub(record_words(payload.len() as u64) * 8);
         Seen::Taken
     });
     *place = (left, last);
     (over, how == Drained::Busy)
 }
 
-/// Takes records CPU by CPU; None when there are more.
+/// Collects records CPU by CPU; `None` if more remain.
 fn by_cpu(
     state: &mut Instance,
     queue: &mut RingQueue,
-    books: &mut RecordIntake<'_>,
+    intake: &mut RecordIntake<'_>,
     part: &mut Part,
 ) -> Option<u64> {
     let conversion = Conversion::now(state.clock);
     let mut horizon = part.until;
+    let stacks = intake.stacks;
     let wants_groups = state.options.is("record-tgid");
     let Instance { buffer, cpus, marks, counted, .. } = state;
-    for (cpu, ring) in (0..).zip(&mut queue.rings) {
+    let RingQueue { drain: queued, tallies, .. } = queue;
+    for ((cpu, ring), tally) in (0..).zip(queued.parts().0).zip(tallies) {
         let (Some(buffer), Some(wanted)) = (buffer.cpu_mut(cpu), cpus.get(cpu as usize)) else {
             continue;
         };
+        let Some(overwritten) = ring.was_overwritten() else { continue };
+        if overwritten {
+            tally.add_gap();
+            if *wanted {
+                buffer.overwrite_all();
+            }
+        }
+        // No trigger takes snapshots.
+        ring.drain_controls(|_, _| {});
         let mut waiting = marks.until(cpu, part.until);
         let mut next = waiting.front().map_or(u64::MAX, Waiting::stamp);
-        let mut put = |buffer: &mut CpuBuffer, books: &mut RecordIntake<'_>, mark: Waiting| {
+        let mut put = |buffer: &mut CpuBuffer, intake: &mut RecordIntake<'_>, mark: Waiting| {
             let stamp = mark.stamp();
             *counted += 1;
-            buffer.push(conversion.time(stamp, 0), &mark.enter(books.tasks));
+            buffer.push(conversion.time(stamp, 0), &mark.enter(intake.tasks));
         };
         let mut youngest = 0;
         let (over, busy) = drain(ring, cpu as usize, part, |stamp, payload| {
             while next < stamp
                 && let Some(mark) = waiting.pop_front()
             {
-                put(buffer, books, mark);
+                put(buffer, intake, mark);
                 next = waiting.front().map_or(u64::MAX, Waiting::stamp);
             }
+            if std::mem::take(&mut tally.gap) && *wanted {
+                // Marks from before the record.
+                buffer.overwrite_all();
+            }
+            tally.taken += u64::from(is_event(payload, stacks));
             if *wanted && kind_of(payload) < control::FIRST {
-                let (time, record) = (conversion.time(stamp, 0), books.enter(payload, wants_groups));
-                // Where a program was interrupted before it reserved space in the ring, younger records are in front of its own.
+                let (time, record) = (conversion.time(stamp, 0), intake.enter(payload, wants_groups));
+                // A program that was interrupted before it reserved space in the ring has its record after younger
+                // ones.
                 if stamp < youngest {
                     buffer.insert(time, &record);
                 } else {
@@ -245,7 +281,7 @@ fn by_cpu(
             return None;
         }
         for mark in waiting {
-            put(buffer, books, mark);
+            put(buffer, intake, mark);
         }
         let last = part.cpus.get(cpu as usize).map_or(0, |(_, last)| *last);
         if busy && last > 0 {
@@ -255,44 +291,58 @@ fn by_cpu(
     Some(conversion.time(horizon, 0))
 }
 
-/// Takes the records of all CPUs in the order in which they happened, and the snapshots that triggers asked for in
-/// between. Whether that was all.
+/// Collects the records of all CPUs in order of time, and takes the snapshots that triggers requested in between.
+/// Returns whether everything was collected.
 fn in_order(
     state: &mut Instance,
     session: &mut InstanceSession,
-    books: &mut RecordIntake<'_>,
+    intake: &mut RecordIntake<'_>,
     part: &mut Part,
 ) -> bool {
     let conversion = Conversion::now(state.clock);
     let wants_groups = state.options.is("record-tgid");
-    if session.queue.ordered.is_empty() && !settle(&mut session.queue, &state.marks, books, part) {
+    if !session.queue.settled && !settle(&mut session.queue, &state.marks, intake, part) {
         return false;
     }
-    while let Some(RingRecord { stamp, cpu, payload }) = session.queue.ordered.pop_front() {
-        let kind = kind_of(&payload);
-        if kind == control::SNAPSHOT {
+    loop {
+        let mut asks_snapshot = false;
+        let RingQueue { drain: queued, tallies, .. } = &mut session.queue;
+        let all = queued.parts().1.pass_on(u64::MAX, |record| {
+            let kind = kind_of(record.payload);
+            asks_snapshot = kind == control::SNAPSHOT;
+            let wanted = state.cpus.get(record.cpu as usize).copied().unwrap_or_default();
+            if wanted && kind < control::FIRST {
+                let payload = intake.enter(record.payload, wants_groups);
+                state.counted += 1;
+                if let Some(buffer) = state.buffer.cpu_mut(record.cpu) {
+                    let tally = tallies.get_mut(record.cpu as usize);
+                    if tally.is_some_and(|tally| std::mem::take(&mut tally.gap)) {
+                        buffer.overwrite_all();
+                    }
+                    buffer.push(conversion.time(record.time, state.counted), &payload);
+                }
+            }
+            !part.is_over() && !asks_snapshot
+        });
+        session.queue.settled = !all;
+        if asks_snapshot {
             snap(state, session);
         }
-        let wanted = state.cpus.get(cpu as usize).copied().unwrap_or_default();
-        if wanted && kind < control::FIRST {
-            let payload = books.enter(&payload, wants_groups);
-            state.counted += 1;
-            if let Some(buffer) = state.buffer.cpu_mut(cpu) {
-                buffer.push(conversion.time(stamp, state.counted), &payload);
-            }
+        if all {
+            break;
         }
-        if part.is_over() {
+        if !asks_snapshot {
             return false;
         }
     }
     if session.kernel().switches().lost_snapshot() {
         snap(state, session);
     }
-    // They may have been those of somebody else's step, and this one's still in the rings.
+    // A step of another collection may have taken records, and this one's are still in the rings.
     part.cpus.iter().all(|(left, _)| *left == 0)
 }
 
-/// Takes the snapshot that a trigger asked for, or stops recording where there are no buffers for it.
+/// Takes the snapshot that a trigger requested, or stops recording if its buffers were freed.
 fn snap(state: &mut Instance, session: &InstanceSession) {
     if !state.snap() {
         state.on = false;
@@ -300,60 +350,78 @@ fn snap(state: &mut Instance, session: &InstanceSession) {
     }
 }
 
-/// Puts all records in order, with none missing that is older than the last snapshot. Whether that was all.
-fn settle(queue: &mut RingQueue, marks: &Marks, books: &mut RecordIntake<'_>, part: &mut Part) -> bool {
-    let RingQueue { rings, taken, ordered, waits } = queue;
+/// Sorts all records, so that none older than the last snapshot is missing. Returns whether everything was collected.
+fn settle(queue: &mut RingQueue, marks: &Marks, intake: &mut RecordIntake<'_>, part: &mut Part) -> bool {
+    let RingQueue { drain: queued, settled, requests, waits, tallies } = queue;
+    let (rings, merge) = queued.parts();
     while *waits < PATIENCE {
         let mut busy = false;
-        for (cpu, ring) in (0..).zip(&mut *rings) {
+        // Requests come first: the records that are older are then in the rings.
+        for ring in &mut *rings {
+            ring.drain_controls(|time, kind| requests.extend((kind == control::SNAPSHOT).then_some(time)));
+        }
+        let youngest = requests.iter().copied().filter(|time| *time <= part.until).max();
+        for ((cpu, ring), tally) in (0..).zip(&mut *rings).zip(&mut *tallies) {
+            let Some(overwritten) = ring.was_overwritten() else {
+                busy = true;
+                continue;
+            };
+            if overwritten {
+                tally.add_gap();
+            }
             let (over, writes) = drain(ring, cpu as usize, part, |stamp, payload| {
-                taken.push(RingRecord { stamp, cpu, payload: payload.to_vec() });
+                tally.taken += u64::from(is_event(payload, intake.stacks));
+                merge.push(cpu, stamp, payload);
             });
             if over {
                 return false;
             }
             busy |= writes;
         }
-        let snapshots = taken.iter().filter(|taken| kind_of(&taken.payload) == control::SNAPSHOT);
-        let early = snapshots.map(|taken| taken.stamp).max();
+        let settle = SETTLE.as_nanos() as u64;
         let wait =
-            early.map_or(0, |stamp| stamp.saturating_add(SETTLED).saturating_sub(monotonic()).min(SETTLED));
+            youngest.map_or(0, |time| time.saturating_add(settle).saturating_sub(monotonic()).min(settle));
         if !busy && wait == 0 {
             break;
         }
         *waits += 1;
         std::thread::sleep(Duration::from_nanos(wait.max(20_000)));
-        // Records that came meanwhile may be older.
+        if *waits == PATIENCE {
+            // Nothing is drained after this. Requests and marks that came meanwhile stay.
+            break;
+        }
+        // Records that arrived meanwhile may be older.
         part.until = monotonic();
         for ((left, _), ring) in part.cpus.iter_mut().zip(&*rings) {
             *left = ring.pending();
         }
-        // The next step goes on with what was taken.
+        // The next step continues with the records taken so far.
         if part.since.elapsed() > STEP {
             return false;
         }
     }
-    *waits = 0;
-    // From before a trigger was set that makes this necessary.
+    (*settled, *waits) = (true, 0);
+    requests.retain(|time| {
+        if *time <= part.until {
+            merge.push_snapshot(*time);
+        }
+        *time > part.until
+    });
+    // Records from before a trigger made sorting necessary.
     for cpu in 0..rings.len() as u32 {
-        let marks = marks.until(cpu, part.until).into_iter();
-        taken.extend(marks.map(|mark| RingRecord {
-            stamp: mark.stamp(),
-            cpu,
-            payload: mark.enter(books.tasks),
-        }));
+        for mark in marks.until(cpu, part.until) {
+            merge.push(cpu, mark.stamp(), &mark.enter(intake.tasks));
+        }
     }
-    taken.sort_by_key(|taken| taken.stamp);
-    ordered.extend(taken.drain(..));
-    // One that is being written for so long is not waited for.
+    // A record that is being written for so long is not waited for.
     part.cpus.iter_mut().for_each(|(left, _)| *left = 0);
     true
 }
 
-/// Stamp and payload of a record as it lies in a ring.
-fn split(record: &[u8]) -> Option<(u64, &[u8])> {
-    let (stamp, payload) = record.split_first_chunk::<STAMP_SIZE>()?;
-    (payload.len() >= COMMON_SIZE).then(|| (u64::from_ne_bytes(*stamp), payload))
+/// Whether a record is an event's, which its program counted. Stacks are not counted.
+fn is_event(payload: &[u8], stacks: [u16; 2]) -> bool {
+    let kind = kind_of(payload);
+    kind < control::FIRST && !stacks.contains(&kind)
 }
 
 fn kind_of(payload: &[u8]) -> u16 {

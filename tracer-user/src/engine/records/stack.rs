@@ -1,15 +1,15 @@
-//! Stacks as the kernel records them: without the functions through which a tracer came to be called
-//! (`STACK_SKIP`, kernel/trace/trace_events_trigger.c).
+//! Stacks as the kernel records them: without the functions between the hook and the tracer (`STACK_SKIP`,
+//! kernel/trace/trace_events_trigger.c).
 
-/// Where the addresses begin, and where the number of them stands (`struct stack_entry`).
+/// Offsets of the addresses and of their number (`struct stack_entry`).
 const ADDRESSES: usize = 16;
 const COUNT: usize = 8;
-/// So many functions lie at most between a program's call for its stack and the function with the hook.
+/// Maximum number of functions between a program's helper call for its stack and the function with the hook.
 const DEEP: usize = 8;
-/// What their names begin with.
+/// Prefixes of the names of these functions.
 const HOOKS: [&str; 4] = ["bpf_", "__bpf_", "perf_syscall_", "perf_trace_"];
 
-/// The record of a stack without the innermost functions up to the last that belongs to a hook.
+/// Removes the innermost functions of a stack record, up to the last one that belongs to a hook.
 pub(in crate::engine) fn without_hook(payload: &[u8], name: impl Fn(u64) -> Option<String>) -> Vec<u8> {
     let (head, addresses) = payload.split_at(ADDRESSES.min(payload.len()));
     let (addresses, _) = addresses.as_chunks();
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_functions_of_the_hook_go() {
+    fn the_functions_of_the_hook_are_removed() {
         let record = |addresses: &[u64]| {
             let mut record = vec![4, 0, 0, 0, 9, 0, 0, 0];
             record.extend((addresses.len() as u32).to_ne_bytes());
@@ -47,7 +47,7 @@ mod tests {
         };
         assert_eq!(without_hook(&record(&[1, 2, 3, 7, 8]), name), record(&[7, 8]));
         assert_eq!(without_hook(&record(&[7, 8, 1]), name), record(&[7, 8, 1]));
-        // Deeper in the stack they are what was traced.
+        // Deeper in the stack, these functions were traced themselves.
         let deep = [7, 7, 7, 7, 7, 7, 7, 7, 7, 2, 7];
         assert_eq!(without_hook(&record(&deep), name), record(&deep));
         assert_eq!(without_hook(&record(&[]), name), record(&[]));

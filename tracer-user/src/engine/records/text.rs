@@ -1,4 +1,5 @@
-//! Records as text: the non-consuming reader behind `trace` and the consuming one behind `trace_pipe`.
+//! Records as text: the reader of `trace`, which does not consume records, and the reader of `trace_pipe`, which
+//! does.
 
 use std::{
     cell::{Cell, RefCell},
@@ -14,7 +15,6 @@ use crate::{
     engine::{
         Engine,
         facts::Facts,
-        instances::instance::Instance,
         records::{
             mark,
             objects::{Maps, Objects},
@@ -22,9 +22,9 @@ use crate::{
         registry::catalogue::Events,
         tasks::TaskNames,
     },
-    event::{EventId, InstanceId},
+    event::InstanceId,
     render::{
-        Pointers, RenderEnv, Symbol,
+        LineWriter, Pointers, Printer, RenderEnv, Sink, Symbol,
         latency::{self, Position},
         line::{self, BufferInfo, Stamp},
         stack::{self, Stack},
@@ -32,11 +32,11 @@ use crate::{
     sys::cpus::Cpus,
 };
 
-/// What rendering asks, with pointers as the option `hash-ptr` wants them.
+/// The environment of rendering, with pointers as the option `hash-ptr` requests.
 struct Env<'a> {
     facts: &'a Facts,
     hashed: bool,
-    /// Files that are mapped by processes that were asked for.
+    /// Files that processes have mapped, as looked up so far.
     objects: RefCell<HashMap<u32, Arc<Objects>>>,
     maps: Maps,
     since: Since,
@@ -44,7 +44,7 @@ struct Env<'a> {
     time: Cell<u64>,
 }
 
-/// When processes started, by the trace clock.
+/// The start times of processes, by the trace clock.
 struct Since {
     clock: Clock,
     conversion: Conversion,
@@ -60,15 +60,16 @@ impl Since {
         Self { clock, conversion: Conversion::now(clock), slept, now }
     }
 
-    /// Whether a process that started then, by `CLOCK_BOOTTIME`, cannot be the one of a record of this time, which had its number
-    /// before. A machine that slept meanwhile may be wrong about what came right before.
+    /// Whether a process started after the time of a record, so that the record is of an earlier process with the same
+    /// id. `started` is by `CLOCK_BOOTTIME`. If the machine has slept, the answer may be wrong for records from shortly
+    /// before.
     fn is_later(&self, started: u64, time: u64) -> bool {
-        // Whoever counts records knows no time.
+        // The clock `counter` has no time.
         if self.clock == Clock::Counter {
             return false;
         }
         let started = started.saturating_sub(self.slept);
-        // These do not keep the pace of the others.
+        // These clocks run at their own rates.
         let own_pace = matches!(self.clock, Clock::MonoRaw | Clock::Tsc);
         let slack = if own_pace { self.now.saturating_sub(started) / 1000 } else { 0 };
         time < self.conversion.time(started.saturating_sub(slack), 0)
@@ -103,7 +104,7 @@ impl RenderEnv for Env<'_> {
 }
 
 impl Env<'_> {
-    /// What a process has mapped; None where it is to be asked again.
+    /// The mappings of a process; `None` if they must be requested again.
     fn objects(&self, process: u32) -> Option<Arc<Objects>> {
         if let Some(known) = self.objects.borrow().get(&process) {
             return Some(Arc::clone(known));
@@ -114,88 +115,145 @@ impl Env<'_> {
     }
 }
 
-/// Records that no print fmt describes as they are shown.
+/// How the records of an event are printed.
 #[derive(Clone, Copy, Debug)]
-enum Special {
+enum LinePrinter<'a> {
     Mark(mark::Mark),
     Stack(Stack),
+    Event(&'a Printer),
 }
 
-impl Special {
-    /// What an event's records are.
-    fn of(events: &Events, event: EventId) -> Option<Self> {
+impl<'a> LinePrinter<'a> {
+    /// The printer of a kind of record; `None` if there is no such event. With the option `fields`, stacks print as
+    /// events.
+    fn of(events: &'a Events, kind: u16, facts: &Facts, fields: bool) -> Option<Self> {
+        let event = events.by_id(kind)?;
         let known = events.get(event)?;
-        if !events.is_special(known.system) {
-            return None;
+        if events.is_special(known.system) {
+            let stack = [Stack::Kernel, Stack::User].into_iter().find(|stack| stack.name() == known.name);
+            if let Some(stack) = stack.filter(|_| !fields) {
+                return Some(Self::Stack(stack));
+            }
+            if let Some(mark) = mark::Mark::of(events, event) {
+                return Some(Self::Mark(mark));
+            }
         }
-        let stack = [Stack::Kernel, Stack::User].into_iter().find(|stack| stack.name() == known.name);
-        stack.map(Self::Stack).or_else(|| mark::Mark::of(events, event).map(Self::Mark))
+        Some(Self::Event(events.printer(event, facts)?))
     }
 }
 
-/// Everything that a line is made of but the record.
-struct Style<'a> {
+/// The environment of the lines of an instance, without the records. It is a copy, so that a thread can print lines
+/// while the engine continues.
+#[derive(Debug)]
+pub struct LineContext {
+    facts: Arc<Facts>,
+    events: Arc<Events>,
+    tasks: Arc<TaskNames>,
+    maps: Maps,
     options: line::Options,
+    hashed: bool,
+    clock: Clock,
+    /// The time at which the buffers were emptied last.
+    since: u64,
+}
+
+impl LineContext {
+    /// The context of an instance; `None` if the instance is gone.
+    pub fn of(engine: &Engine, instance: InstanceId) -> Option<Self> {
+        let state = engine.instances.get(instance)?;
+        let facts = Arc::clone(&engine.facts);
+        Some(Self {
+            options: state.options.line(state.clock.in_ns(), facts.version()),
+            hashed: state.options.is("hash-ptr") && facts.hashes_pointers(),
+            clock: state.clock,
+            since: state.since,
+            events: Arc::clone(engine.registry.events()),
+            tasks: Arc::clone(&engine.tasks),
+            maps: engine.maps.clone(),
+            facts,
+        })
+    }
+}
+
+/// Number of events whose printers a [`Style`] keeps.
+const PRINTERS: usize = 64;
+
+/// A [`LineContext`] in use.
+struct Style<'a> {
+    writer: LineWriter,
     env: Env<'a>,
     events: &'a Events,
     tasks: &'a TaskNames,
+    /// The printers that were used last, by the remainders of their kinds.
+    printers: [Option<(u16, LinePrinter<'a>)>; PRINTERS],
 }
 
 impl<'a> Style<'a> {
-    fn of(state: &Instance, facts: &'a Facts, events: &'a Events, tasks: &'a TaskNames, maps: &Maps) -> Self {
+    fn of(context: &'a LineContext) -> Self {
         Self {
-            options: state.options.line(state.clock.in_ns(), facts.version()),
+            writer: LineWriter::new(context.options),
             env: Env {
-                facts,
-                hashed: state.options.is("hash-ptr") && facts.hashes_pointers(),
+                facts: &context.facts,
+                hashed: context.hashed,
                 objects: RefCell::default(),
-                maps: maps.clone(),
-                since: Since::now(state.clock),
+                maps: context.maps.clone(),
+                since: Since::now(context.clock),
                 time: Cell::default(),
             },
-            events,
-            tasks,
+            events: &context.events,
+            tasks: &context.tasks,
+            printers: [None; PRINTERS],
         }
     }
 
-    /// Whether a record cannot be shown yet: it is to show files of a process that was asked for them and did not answer.
-    fn awaits(&self, payload: &[u8]) -> bool {
-        let kind = payload.first_chunk().map_or(0, |kind| u16::from_ne_bytes(*kind));
-        let event = self.events.by_id(kind).filter(|_| self.options.sym_userobj && !self.options.fields);
-        let Some(Special::Stack(Stack::User)) = event.and_then(|event| Special::of(self.events, event))
-        else {
+    /// The printer of a kind of record; `None` if there is no such event.
+    #[inline]
+    fn printer(&mut self, kind: u16) -> Option<LinePrinter<'a>> {
+        let kept = self.printers.get_mut(usize::from(kind) % PRINTERS)?;
+        if let Some((_, printer)) = kept.filter(|(of, _)| *of == kind) {
+            return Some(printer);
+        }
+        let printer = LinePrinter::of(self.events, kind, self.env.facts, self.writer.options().fields)?;
+        *kept = Some((kind, printer));
+        Some(printer)
+    }
+
+    /// Whether a record cannot be shown yet, because it shows mapped files of a process that have not been read.
+    fn awaits(&mut self, payload: &[u8]) -> bool {
+        if !self.writer.options().sym_userobj || self.writer.options().fields {
+            return false;
+        }
+        let Some(LinePrinter::Stack(Stack::User)) = self.printer(kind_of(payload)) else {
             return false;
         };
         stack::process(payload).is_some_and(|process| self.env.objects(process).is_none())
     }
 
     /// Writes a record.
-    fn line(&self, out: &mut Vec<u8>, entry: Entry<'_>) {
-        self.env.time.set(entry.time);
-        let stamp = Stamp { cpu: entry.cpu, time: entry.time };
-        let kind = entry.payload.first_chunk().map_or(0, |kind| u16::from_ne_bytes(*kind));
-        let Some(event) = self.events.by_id(kind) else { return };
-        match Special::of(self.events, event) {
-            Some(Special::Mark(mark)) => {
-                return mark.line(out, &self.options, entry.payload, stamp, self.tasks, &self.env);
-            }
-            Some(Special::Stack(stack)) if !self.options.fields => {
-                return stack.line(out, &self.options, entry.payload, stamp, self.tasks, &self.env);
-            }
-            _ => {}
-        }
-        if let Some(printer) = self.events.printer(event, self.env.facts) {
-            line::line(out, &self.options, printer, entry.payload, stamp, self.tasks, &self.env);
+    fn line(&mut self, out: &mut Sink, entry: Entry<'_>) {
+        let Entry { cpu, time, payload } = entry;
+        self.env.time.set(time);
+        let stamp = Stamp { cpu, time };
+        let Some(printer) = self.printer(kind_of(payload)) else { return };
+        let (options, tasks, env) = (self.writer.options(), self.tasks, &self.env);
+        match printer {
+            LinePrinter::Event(printer) => self.writer.line(out, printer, payload, stamp, tasks, env),
+            LinePrinter::Mark(mark) => out.with(|out| mark.line(out, options, payload, stamp, tasks, env)),
+            LinePrinter::Stack(stack) => out.with(|out| stack.line(out, options, payload, stamp, tasks, env)),
         }
     }
 }
 
-/// The text of `trace`: what was there when it was opened, made as it is read.
+/// The kind of a record.
+fn kind_of(payload: &[u8]) -> u16 {
+    payload.first_chunk().map_or(0, |kind| u16::from_ne_bytes(*kind))
+}
+
+/// The text of `trace`: the records at the time of opening, rendered as they are read.
 #[derive(Clone, Debug)]
 pub struct Lines {
-    instance: InstanceId,
     reader: Reader,
-    /// Whether a CPU's first line is announced: only where records were overwritten.
+    /// Whether the first line of a CPU is announced: only if records were overwritten.
     annotate: bool,
     seen: Vec<u32>,
     shown: u64,
@@ -204,31 +262,31 @@ pub struct Lines {
     ended: bool,
 }
 
-/// Where lines ended.
+/// The state after [`Lines::fill`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filled {
     /// There are more.
     More,
-    /// More once something is known that was asked for.
+    /// More lines follow once requested information is available.
     Later,
     /// There are no more.
     All,
 }
 
-/// What stands above the lines.
+/// The text before the lines.
 #[derive(Clone, Copy, Debug)]
 enum Header {
-    /// The usual.
+    /// The usual header.
     Records(BufferInfo),
-    /// How to use `snapshot`, while there is none, or an empty one.
+    /// The help text of `snapshot`, if there is none or it is empty.
     Help { allocated: bool, cpu: bool },
 }
 
 impl Lines {
-    /// Begins to read one CPU's buffer or all of an instance, or of its snapshot.
-    pub fn new(mirror: &mut Engine, instance: InstanceId, cpu: Option<u32>, snapshot: bool) -> Option<Self> {
-        mirror.collect(instance);
-        let state = mirror.get(instance)?;
+    /// Starts to read the buffer of one CPU, or of all, of an instance or its snapshot.
+    pub fn new(engine: &mut Engine, instance: InstanceId, cpu: Option<u32>, snapshot: bool) -> Option<Self> {
+        engine.collect(instance);
+        let state = engine.instances.get(instance)?;
         let nothing = TraceBuffer::new(0, 0, state.page());
         let buffers = state.buffers(snapshot).unwrap_or(&nothing);
         let mut header =
@@ -242,7 +300,7 @@ impl Lines {
         let annotate = state.options.is("annotate") && header.written > header.entries;
         let empty = buffers.select(cpu).all(|(_, buffer)| buffer.is_empty());
         if latency && empty {
-            // Of a buffer that is empty nothing is told.
+            // The kernel shows no counts for an empty buffer.
             header.entries = 0;
         }
         let header = if snapshot && empty {
@@ -251,7 +309,6 @@ impl Lines {
             Header::Records(header)
         };
         Some(Self {
-            instance,
             reader: Reader::new(buffers, cpu),
             annotate,
             seen: Vec::new(),
@@ -262,24 +319,36 @@ impl Lines {
         })
     }
 
-    /// Adds lines until there are so many bytes.
-    pub fn fill(&mut self, mirror: &mut Engine, out: &mut Vec<u8>, bytes: usize) -> Filled {
-        let maps = mirror.maps.clone();
-        let Some((facts, events, tasks, state)) = mirror.parts(self.instance) else { return Filled::All };
-        let mut style = Style::of(state, facts, events, tasks, &maps);
+    /// Appends lines until the text has this many bytes.
+    pub fn fill(&mut self, context: &LineContext, out: &mut Vec<u8>, bytes: usize) -> Filled {
+        let mut style = Style::of(context);
+        let mut text = Sink::after(std::mem::take(out));
+        let filled = self.write(context, &mut style, &mut text, bytes);
+        *out = text.into_text();
+        filled
+    }
+
+    fn write(
+        &mut self,
+        context: &LineContext,
+        style: &mut Style<'_>,
+        out: &mut Sink,
+        bytes: usize,
+    ) -> Filled {
         if let Some(header) = self.header.take() {
             match header {
                 Header::Records(info) if self.latency => {
                     let release = rustix::system::uname().release().to_string_lossy().into_owned();
-                    latency::header(out, &style.options, info, &release, facts.preemption());
+                    let (options, preemption) = (style.writer.options(), context.facts.preemption());
+                    out.with(|out| latency::header(out, options, info, &release, preemption));
                 }
-                Header::Records(info) => line::header(out, &style.options, info),
-                Header::Help { allocated, cpu } => help(out, allocated, cpu),
+                Header::Records(info) => out.with(|out| line::header(out, style.writer.options(), info)),
+                Header::Help { allocated, cpu } => out.with(|out| help(out, allocated, cpu)),
             }
         }
         let mut kept = Vec::new();
-        while out.len() < bytes && !self.ended {
-            let before = style.options.sym_userobj.then(|| self.reader.clone());
+        while out.length() < bytes && !self.ended {
+            let before = style.writer.options().sym_userobj.then(|| self.reader.clone());
             let Some(mut entry) = self.reader.advance() else {
                 self.ended = true;
                 break;
@@ -292,9 +361,9 @@ impl Lines {
             }
             if self.annotate && !self.seen.contains(&entry.cpu) {
                 self.seen.push(entry.cpu);
-                // The first two lines need no word on where they begin.
+                // The first two lines are not announced.
                 if self.shown > 1 {
-                    out.extend(format!("##### CPU {} buffer started ####\n", entry.cpu).bytes());
+                    out.bytes(format!("##### CPU {} buffer started ####\n", entry.cpu).as_bytes());
                 }
             }
             if self.latency {
@@ -302,7 +371,7 @@ impl Lines {
                 kept.extend_from_slice(entry.payload);
                 entry = Entry { payload: &kept, ..entry };
                 let next = self.reader.next_time().unwrap_or(entry.time);
-                style.options.latency = Some(Position { start: state.since, next, index: self.shown });
+                style.writer.set_position(Position { start: context.since, next, index: self.shown });
             }
             self.shown += 1;
             style.line(out, entry);
@@ -311,7 +380,7 @@ impl Lines {
     }
 }
 
-/// What `snapshot` reads while it holds nothing (`print_snapshot_help()`): scripts look for the state.
+/// The text of an empty `snapshot` (`print_snapshot_help()`). Scripts search it for the state.
 fn help(out: &mut Vec<u8>, allocated: bool, cpu: bool) {
     let state = if allocated { "allocated" } else { "freed" };
     out.extend(format!("# tracer: nop\n#\n#\n# * Snapshot is {state} *\n#\n# Snapshot commands:\n").bytes());
@@ -335,10 +404,10 @@ fn help(out: &mut Vec<u8>, allocated: bool, cpu: bool) {
     );
 }
 
-/// Bytes that one read of `trace_pipe` gives at most (`TRACE_SEQ_BUFFER_SIZE` less one, of two pages).
+/// Maximum bytes of one read of `trace_pipe` (`TRACE_SEQ_BUFFER_SIZE`, two pages, less one).
 const PIPE_MAX: usize = 8155;
 
-/// A reader of `trace_pipe`: what it shows is gone.
+/// A reader of `trace_pipe`, which removes the records that it shows.
 #[derive(Debug)]
 pub struct Pipe {
     instance: InstanceId,
@@ -346,11 +415,11 @@ pub struct Pipe {
     latency: bool,
     left: Vec<u8>,
     read_before: bool,
-    /// A record that was taken and cannot be shown yet.
+    /// A record that was removed from its buffer and cannot be shown yet.
     taken: Option<Taken>,
 }
 
-/// A record that was taken out of its buffer.
+/// A record that was removed from its buffer.
 #[derive(Debug)]
 struct Taken {
     cpu: u32,
@@ -361,52 +430,52 @@ struct Taken {
 
 impl Pipe {
     /// A reader of one CPU or of all.
-    pub fn new(mirror: &Engine, instance: InstanceId, cpu: Option<u32>) -> Self {
-        let latency = mirror.get(instance).is_some_and(|state| state.options.is("latency-format"));
+    pub fn new(engine: &Engine, instance: InstanceId, cpu: Option<u32>) -> Self {
+        let latency = engine.instances.get(instance).is_some_and(|state| state.options.is("latency-format"));
         Self { instance, cpu, latency, left: Vec::new(), read_before: false, taken: None }
     }
 
-    /// Text of at most so many bytes; None when there is nothing yet, empty at the end: recording was stopped, and
+    /// Text of at most this many bytes. `None` if there is nothing yet. Empty at the end: recording was stopped after
     /// something had been read.
-    pub fn read(&mut self, mirror: &mut Engine, size: usize) -> Option<Vec<u8>> {
+    pub fn read(&mut self, engine: &mut Engine, size: usize) -> Option<Vec<u8>> {
         if self.left.is_empty() {
-            let until = mirror.collect(self.instance);
-            let maps = mirror.maps.clone();
-            let is_on = mirror.status(self.instance).is_some_and(|status| status.is_on());
-            let Some((facts, events, tasks, state)) = mirror.parts(self.instance) else {
-                return Some(Vec::new());
-            };
-            let mut style = Style::of(state, facts, events, tasks, &maps);
+            let until = engine.collect(self.instance);
+            let is_on = engine.status(self.instance).is_some_and(|status| status.is_on());
+            let Some(context) = LineContext::of(engine, self.instance) else { return Some(Vec::new()) };
+            let Some(state) = engine.instances.get_mut(self.instance) else { return Some(Vec::new()) };
+            let mut style = Style::of(&context);
             let most = size.min(PIPE_MAX);
-            let since = state.since;
+            let since = context.since;
             let (mut any, mut index) = (false, 0);
-            let mut show = |out: &mut Vec<u8>, cpu, lost, time, payload: &[u8]| {
+            let mut text = Sink::default();
+            let mut show = |out: &mut Sink, cpu, lost, time, payload: &[u8]| {
                 if style.awaits(payload) {
                     return Some(Taken { cpu, lost, time, payload: payload.to_vec() });
                 }
                 if lost > 0 {
-                    line::lost(out, cpu, lost);
+                    out.with(|out| line::lost(out, cpu, lost));
                 }
                 if self.latency {
-                    // Here the kernel takes the record itself for the one that comes next.
+                    // Here the kernel takes the record itself for the next one.
                     index += 1;
-                    style.options.latency = Some(Position { start: since, next: time, index });
+                    style.writer.set_position(Position { start: since, next: time, index });
                 }
                 style.line(out, Entry { cpu, time, payload });
                 any = true;
                 None
             };
             if let Some(Taken { cpu, lost, time, payload }) = self.taken.take() {
-                self.taken = show(&mut self.left, cpu, lost, time, &payload);
+                self.taken = show(&mut text, cpu, lost, time, &payload);
             }
-            while self.left.len() < most && self.taken.is_none() {
-                let out = &mut self.left;
+            while text.length() < most && self.taken.is_none() {
+                let out = &mut text;
                 let taken = state
                     .buffer
                     .consume(self.cpu, until, |cpu, lost, time, payload| show(out, cpu, lost, time, payload));
                 let Some(taken) = taken else { break };
                 self.taken = taken;
             }
+            self.left = text.into_text();
             if self.taken.is_some() && !any {
                 return None;
             }
@@ -419,19 +488,19 @@ impl Pipe {
         Some(std::mem::replace(&mut self.left, rest))
     }
 
-    /// Whether a read would give something at once, of what has been taken in by now.
-    pub fn is_ready(&self, mirror: &mut Engine) -> bool {
+    /// Whether a read would return immediately, based on the records collected so far.
+    pub fn is_ready(&self, engine: &mut Engine) -> bool {
         if !self.left.is_empty() || self.taken.is_some() {
             return true;
         }
-        let Some(state) = mirror.get(self.instance) else { return true };
+        let Some(state) = engine.instances.get(self.instance) else { return true };
         let ready = state.buffer.select(self.cpu).any(|(_, buffer)| !buffer.is_empty());
-        let is_on = mirror.status(self.instance).is_some_and(|status| status.is_on());
+        let is_on = engine.status(self.instance).is_some_and(|status| status.is_on());
         ready || (!is_on && self.read_before)
     }
 }
 
-/// A reader of `trace_pipe_raw`: the pages that it gets are gone.
+/// A reader of `trace_pipe_raw`, which removes the pages that it reads.
 #[derive(Debug)]
 pub struct Pages {
     instance: InstanceId,
@@ -446,12 +515,12 @@ impl Pages {
         Self { instance, cpu, snapshot, left: Vec::new() }
     }
 
-    /// At most so many bytes of a page; None when there is none yet, empty at the end of a snapshot, which nothing is
-    /// added to.
-    pub fn read(&mut self, mirror: &mut Engine, size: usize) -> Option<Vec<u8>> {
+    /// At most this many bytes of a page. `None` if there is none yet. Empty at the end of a snapshot, to which
+    /// nothing is added.
+    pub fn read(&mut self, engine: &mut Engine, size: usize) -> Option<Vec<u8>> {
         if self.left.is_empty() {
-            mirror.collect(self.instance);
-            let state = mirror.get_mut(self.instance)?;
+            engine.collect(self.instance);
+            let state = engine.instances.get_mut(self.instance)?;
             let buffers = if self.snapshot { state.snapshot.as_mut() } else { Some(&mut state.buffer) };
             match buffers.and_then(|buffers| buffers.cpu_mut(self.cpu)?.consume_page()) {
                 Some(page) => self.left = page,
@@ -463,9 +532,9 @@ impl Pages {
         Some(std::mem::replace(&mut self.left, rest))
     }
 
-    /// Whether somebody who polls is to be woken: as full as `buffer_percent` says, of what has been taken in by now.
-    pub fn is_ready(&self, mirror: &mut Engine) -> bool {
-        let Some(state) = mirror.get(self.instance).filter(|_| !self.snapshot) else { return true };
+    /// Whether to wake a poller: the buffer is as full as `buffer_percent`, based on the records collected so far.
+    pub fn is_ready(&self, engine: &mut Engine) -> bool {
+        let Some(state) = engine.instances.get(self.instance).filter(|_| !self.snapshot) else { return true };
         let Some(buffer) = state.buffer.cpu(self.cpu) else { return true };
         let full = state.percent as usize;
         !self.left.is_empty() || (!buffer.is_empty() && (full == 0 || buffer.percent() >= full))
@@ -477,7 +546,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_came_later_had_no_record_before() {
+    fn a_later_process_has_no_earlier_records() {
         for clock in Clock::ALL {
             let since = Since::now(*clock);
             let record = Conversion::now(*clock).time(since.now, 0);

@@ -1,8 +1,8 @@
-//! The events there are, by number: a tree of files and the state of instances refer to them so.
+//! All events by number: files and the state of instances refer to events by numbers.
 //!
-//! Names are read at the start, everything else when it is asked for first: most events are never looked at. Events
-//! come and go while others are used ([`Events::add`], [`Events::remove`]). A number is not given again before all others were,
-//! so that an open file of an event that is gone does not come to mean another; a system that comes back has its old one.
+//! Names are read at the start, everything else on first use, because most events are never used. Events can be added
+//! and removed at any time ([`Events::add`], [`Events::remove`]). A number is reused only after all others were used,
+//! so that an open file of a removed event does not refer to another event. A system that reappears keeps its number.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -14,35 +14,36 @@ use rustix::io::Errno;
 use tracer_abi::control;
 
 use crate::{
+    engine::command::error::{CommandError, ErrorKind},
     engine::facts::Facts,
     event::{Catalogue, EventId, Format, SystemId},
     kernel::Error,
     render::Printer,
 };
 
-/// The system of the events that are no trace events: they are recorded by themselves and cannot be turned on.
+/// The system of events that are not trace events: the kernel records them itself, and they cannot be enabled.
 pub(in crate::engine) const SPECIAL: &str = "ftrace";
-/// The events of it whose records are the kernel's stack and a thread's own.
+/// The events of this system that record kernel stacks and user stacks.
 pub(in crate::engine) const STACKS: [&str; 2] = ["kernel_stack", "user_stack"];
 
-/// Ids of events that the kernel does not know. The kernel counts its own from 1 on and has some thousands.
+/// Ids of events that the kernel does not know. The kernel counts its own from 1 and has some thousands.
 const MADE_IDS: Range<u16> = 0x8000..control::FIRST;
-/// How many there are.
+/// Number of these ids.
 pub const IDS: usize = (MADE_IDS.end - MADE_IDS.start) as usize;
 
-/// Events that can be numbered: what fits into the number of a file.
+/// Maximum number of events: the range that fits into the number of a file.
 const NUMBERS: usize = 1 << 20;
-/// Threads that read the formats of many events.
+/// Number of threads that read the formats of many events.
 const READERS: usize = 2;
 
-/// An event that the kernel does not know: all that it would tell of one of its own.
+/// An event that the kernel does not know, with everything that the kernel would provide for its own events.
 #[derive(Debug)]
-pub struct Made {
+pub struct DefinedEvent {
     /// Its format, with an id of [`Events::free_id`].
     pub format: Format,
     /// The text of its `format` file.
     pub text: String,
-    /// What prints its records.
+    /// The printer of its records.
     pub printer: Printer,
 }
 
@@ -55,7 +56,7 @@ pub struct Event {
     pub name: String,
     text: OnceLock<Option<String>>,
     format: OnceLock<Option<Format>>,
-    printer: OnceLock<Printer>,
+    printer: OnceLock<Arc<Printer>>,
 }
 
 impl Event {
@@ -76,13 +77,13 @@ pub struct System {
 /// All events.
 #[derive(Clone, Debug)]
 pub struct Events {
-    /// By number; none where one is gone.
+    /// By number; `None` for removed events.
     all: Vec<Option<Arc<Event>>>,
-    /// Numbers of those that are gone, in that order, and the ids that they had.
+    /// Numbers of removed events, in order of removal, and their ids.
     gone: VecDeque<(EventId, Option<u16>)>,
-    /// The first event and the first system that were not there at the start.
+    /// The first event and the first system that did not exist at the start.
     first: (EventId, SystemId),
-    /// By number; those without events are not there.
+    /// By number. A system without events is not listed.
     systems: Vec<System>,
     names: HashMap<(SystemId, String), EventId>,
     system_names: HashMap<String, SystemId>,
@@ -92,9 +93,9 @@ pub struct Events {
 /// Ids of events.
 #[derive(Debug)]
 struct Ids {
-    /// By id, those whose format was read.
+    /// By id, for events whose format was read.
     events: HashMap<u16, EventId>,
-    /// None of [`MADE_IDS`] before this one is free.
+    /// All of [`MADE_IDS`] below this one are in use.
     lowest: u16,
 }
 
@@ -108,7 +109,7 @@ impl Events {
     /// Reads the names.
     ///
     /// # Errors
-    /// When the kernel's list cannot be read.
+    /// The kernel's list cannot be read.
     pub fn read(facts: &Facts) -> Result<Self, Error> {
         let mut names: Vec<(String, String)> = Catalogue::parse(&facts.tracefs.available_events()?)
             .iter()
@@ -127,7 +128,7 @@ impl Events {
         Ok(Self::of(names))
     }
 
-    /// The events of these names.
+    /// Events with these names.
     pub fn of(names: impl IntoIterator<Item = (String, String)>) -> Self {
         let mut known = Self {
             all: Vec::new(),
@@ -146,17 +147,17 @@ impl Events {
         known
     }
 
-    /// The id of the next event.
+    /// The number of the next event.
     fn next_event(&self) -> EventId {
         EventId::new(self.all.len() as u32)
     }
 
-    /// The id of the next system.
+    /// The number of the next system.
     fn next_system(&self) -> SystemId {
         SystemId::new(self.systems.len() as u32)
     }
 
-    /// A system by its name, which becomes one if there is none.
+    /// Finds a system by name, or adds it.
     fn system_named(&mut self, name: &str) -> SystemId {
         if let Some(system) = self.system_names.get(name) {
             return *system;
@@ -173,7 +174,7 @@ impl Events {
         if let Some(system) = self.systems.get_mut(event.system.index()) {
             system.events.push(id);
         }
-        self.names.insert((event.system, event.name.clone()), id);
+        self.names.entry((event.system, event.name.clone())).or_insert(id);
         match self.all.get_mut(id.index()) {
             Some(place) => *place = Some(Arc::new(event)),
             None => self.all.push(Some(Arc::new(event))),
@@ -181,56 +182,79 @@ impl Events {
         id
     }
 
-    /// Adds an event, and says its number.
+    /// Adds an event and returns its number.
     ///
     /// # Errors
-    /// `EEXIST` for a name that is taken, `ENOSPC` when numbers are used up.
-    pub fn add(&mut self, made: Made) -> Result<EventId, Errno> {
-        let Made { format, text, printer } = made;
-        let mut event = self.newcomer(&format.system, &format.name)?;
+    /// `EEXIST` for an existing name, `ENOSPC` if no number is free.
+    pub fn add(&mut self, made: DefinedEvent) -> Result<EventId, CommandError> {
+        let event = self.new_event(&made.format.system, &made.format.name)?;
+        Ok(self.join_made(event, made))
+    }
+
+    /// Adds an event whose name may exist, and returns its number. A search by name finds the other event.
+    ///
+    /// # Errors
+    /// `ENOSPC` if no number is free.
+    pub(in crate::engine) fn add_alike(&mut self, made: DefinedEvent) -> Result<EventId, CommandError> {
+        self.check_free_number()?;
+        let event = Event::new(self.system_named(&made.format.system), made.format.name.clone());
+        Ok(self.join_made(event, made))
+    }
+
+    fn join_made(&mut self, mut event: Event, made: DefinedEvent) -> EventId {
+        let DefinedEvent { format, text, printer } = made;
         let id = format.id;
         event.text = OnceLock::from(Some(text));
         event.format = OnceLock::from(Some(format));
-        event.printer = OnceLock::from(printer);
+        event.printer = OnceLock::from(Arc::new(printer));
         let event = self.join(event);
         self.ids.write().unwrap_or_else(PoisonError::into_inner).events.insert(id, event);
-        Ok(event)
+        event
     }
 
-    /// Adds an event that the kernel has by now, as modules bring some, and says its number.
+    /// Adds an event of the kernel, for example of a module, and returns its number.
     ///
     /// # Errors
     /// As [`Events::add`].
-    pub fn add_known(&mut self, system: &str, name: &str) -> Result<EventId, Errno> {
-        let event = self.newcomer(system, name)?;
+    pub fn add_known(&mut self, system: &str, name: &str) -> Result<EventId, CommandError> {
+        let event = self.new_event(system, name)?;
         Ok(self.join(event))
     }
 
-    fn newcomer(&mut self, system: &str, name: &str) -> Result<Event, Errno> {
-        if self.all.len() == NUMBERS && self.gone.is_empty() {
-            return Err(Errno::NOSPC);
-        }
+    fn new_event(&mut self, system: &str, name: &str) -> Result<Event, CommandError> {
+        self.check_free_number()?;
         let system = self.system_named(system);
         if self.find(system, name).is_some() {
-            return Err(Errno::EXIST);
+            return Err(ErrorKind::Exists.into());
         }
         Ok(Event::new(system, name.to_owned()))
     }
 
-    /// Takes an event away.
+    /// Whether there is a number for one more event.
+    fn check_free_number(&self) -> Result<(), CommandError> {
+        if self.all.len() == NUMBERS && self.gone.is_empty() {
+            return Err(ErrorKind::NoIds.into());
+        }
+        Ok(())
+    }
+
+    /// Removes an event.
     pub fn remove(&mut self, event: EventId) {
         let Some(gone) = self.all.get_mut(event.index()).and_then(Option::take) else { return };
         let id = gone.format.get().and_then(Option::as_ref).map(|format| format.id);
         self.gone.push_back((event, id));
         if let Some(System { events: all, .. }) = self.systems.get_mut(gone.system.index()) {
-            // In order, as long as numbers do not come again.
+            // Sorted as long as numbers are not reused.
             let place =
                 all.binary_search(&event).ok().or_else(|| all.iter().position(|other| *other == event));
             if let Some(place) = place {
                 all.remove(place);
             }
         }
-        self.names.remove(&(gone.system, gone.name.clone()));
+        let name = (gone.system, gone.name.clone());
+        if self.names.get(&name) == Some(&event) {
+            self.names.remove(&name);
+        }
         let mut ids = self.ids.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(id) = id
             && ids.events.get(&id) == Some(&event)
@@ -242,13 +266,13 @@ impl Events {
         }
     }
 
-    /// The id of an event, also of one that is gone.
+    /// The id of an event, which may have been removed.
     pub fn id(&self, event: EventId, facts: &Facts) -> Option<u16> {
         let gone = || self.gone.iter().find(|(gone, _)| *gone == event)?.1;
         self.format(event, facts).map(|format| format.id).or_else(gone)
     }
 
-    /// An id for one more event, the lowest that is free; none when all are used.
+    /// The lowest free id for an event; `None` if all are in use.
     pub fn free_id(&self) -> Option<u16> {
         let mut ids = self.ids.write().unwrap_or_else(PoisonError::into_inner);
         let free = (ids.lowest..MADE_IDS.end).find(|id| !ids.events.contains_key(id));
@@ -261,23 +285,23 @@ impl Events {
         self.all.get(event.index())?.as_deref()
     }
 
-    /// Whether a definition made an event, not the kernel.
+    /// Whether the event comes from a definition, not from the kernel.
     pub fn is_made(&self, event: EventId) -> bool {
         self.known_format(event).is_some_and(|format| MADE_IDS.contains(&format.id))
     }
 
-    /// An event's format if it need not be read: it was read before, or the event is not the kernel's.
+    /// An event's format, if it is available without reading: it was read before, or the event is not the kernel's.
     pub fn known_format(&self, event: EventId) -> Option<&Format> {
         self.get(event)?.format.get()?.as_ref()
     }
 
-    /// Whether an event was there at the start: such an event stays.
-    pub fn is_lasting(&self, event: EventId) -> bool {
+    /// Whether an event existed at the start; such an event stays.
+    pub fn is_permanent(&self, event: EventId) -> bool {
         event < self.first.0
     }
 
-    /// Whether a system was there at the start.
-    pub fn is_lasting_system(&self, system: SystemId) -> bool {
+    /// Whether a system existed at the start.
+    pub fn is_permanent_system(&self, system: SystemId) -> bool {
         system < self.first.1
     }
 
@@ -302,20 +326,20 @@ impl Events {
         self.names.get(&(system, name.to_owned())).copied()
     }
 
-    /// Whether a system's events cannot be turned on.
+    /// Whether a system's events cannot be enabled.
     pub fn is_special(&self, system: SystemId) -> bool {
         self.system(system).is_some_and(|system| system.name == SPECIAL)
     }
 
-    /// Numbers of all events that can be turned on, in the kernel's order: the youngest first, then those of the start
-    /// as they were listed.
+    /// Numbers of all events that can be enabled, in the kernel's order: the newest first, then those of the start in
+    /// the order of the kernel's list.
     pub fn ordinary(&self) -> impl Iterator<Item = EventId> {
         let (first, end) = (self.first.0.get(), self.next_event().get());
         let all = (first..end).rev().chain(0..first).map(EventId::new);
         all.filter(|event| self.get(*event).is_some_and(|event| !self.is_special(event.system)))
     }
 
-    /// A system's name, also where its last event is gone.
+    /// A system's name, even if its last event was removed.
     fn name_of(&self, system: SystemId) -> &str {
         self.systems.get(system.index()).map_or("", |system| &system.name)
     }
@@ -333,18 +357,18 @@ impl Events {
         self.read_text(self.get(event)?, facts).ok()
     }
 
-    fn read_text<'a>(&self, known: &'a Event, facts: &Facts) -> Result<&'a str, Errno> {
+    fn read_text<'a>(&self, known: &'a Event, facts: &Facts) -> Result<&'a str, CommandError> {
         if known.text.get().is_none() {
             let text = facts.tracefs.format(self.name_of(known.system), &known.name);
-            // An error is not kept: the next attempt may succeed.
+            // An error is not stored: the next attempt may succeed.
             let _ = known.text.set(text.map_err(|error| match error {
                 Error::Io { source, .. } if Errno::from_io_error(&source) == Some(Errno::TIMEDOUT) => {
-                    Errno::TIMEDOUT
+                    ErrorKind::TimedOut
                 }
-                _ => Errno::NODEV,
+                _ => ErrorKind::Gone,
             })?);
         }
-        known.text.get().and_then(Option::as_deref).ok_or(Errno::NODEV)
+        known.text.get().and_then(Option::as_deref).ok_or_else(|| ErrorKind::Gone.into())
     }
 
     /// An event's format.
@@ -352,25 +376,25 @@ impl Events {
         self.try_format(event, facts).ok()
     }
 
-    /// An event's format, or why there is none.
+    /// An event's format, or the error of reading it.
     ///
     /// # Errors
-    /// `ENODEV`; `ETIMEDOUT` while an operation on a uprobe keeps the kernel's format files from being read
+    /// `ENODEV`; `ETIMEDOUT` while an operation on a uprobe prevents reading the kernel's format files
     /// ([`event_mutex`](crate::sys::perf::event_mutex)).
-    pub fn try_format(&self, event: EventId, facts: &Facts) -> Result<&Format, Errno> {
-        let known = self.get(event).ok_or(Errno::NODEV)?;
+    pub fn try_format(&self, event: EventId, facts: &Facts) -> Result<&Format, CommandError> {
+        let known = self.get(event).ok_or(ErrorKind::Gone)?;
         if let Some(format) = known.format.get() {
-            return format.as_ref().ok_or(Errno::NODEV);
+            return format.as_ref().ok_or_else(|| ErrorKind::Gone.into());
         }
         let text = self.read_text(known, facts)?;
         let format = known.format.get_or_init(|| Format::parse(self.name_of(known.system), text).ok());
-        let format = format.as_ref().ok_or(Errno::NODEV)?;
-        // The kernel gives the id of an event that is gone to another one.
+        let format = format.as_ref().ok_or(ErrorKind::Gone)?;
+        // The kernel reuses the ids of removed events.
         self.ids.write().unwrap_or_else(PoisonError::into_inner).events.insert(format.id, event);
         Ok(format)
     }
 
-    /// Reads the formats of many events, by more than one thread.
+    /// Reads the formats of many events, in several threads.
     pub(in crate::engine) fn read_formats(&self, events: &[EventId], facts: &Facts) {
         let share = events.len().div_ceil(READERS).max(1);
         std::thread::scope(|scope| {
@@ -380,13 +404,13 @@ impl Events {
         });
     }
 
-    /// What prints an event's records.
-    pub fn printer(&self, event: EventId, facts: &Facts) -> Option<&Printer> {
+    /// The printer of an event's records.
+    pub fn printer(&self, event: EventId, facts: &Facts) -> Option<&Arc<Printer>> {
         let (known, format) = (self.get(event)?, self.format(event, facts)?);
-        Some(known.printer.get_or_init(|| Printer::compile(format, facts)))
+        Some(known.printer.get_or_init(|| Arc::new(Printer::compile(format, facts))))
     }
 
-    /// The event of an id, if its format was read before, as that of every event is that was ever turned on.
+    /// The event with an id, if its format was read before. That is the case for every event that was ever enabled.
     pub fn by_id(&self, id: u16) -> Option<EventId> {
         self.ids.read().unwrap_or_else(PoisonError::into_inner).events.get(&id).copied()
     }
@@ -410,10 +434,10 @@ mod tests {
         assert_eq!(events.ordinary().collect::<Vec<_>>(), [switch, softirq, x]);
     }
 
-    fn made(system: &str, name: &str, id: u16) -> Made {
+    fn made(system: &str, name: &str, id: u16) -> DefinedEvent {
         let text = format!("name: {name}\nID: {id}\nformat:\n\nprint fmt: \"\"\n");
         let format = Format::parse(system, &text).unwrap();
-        Made { printer: Printer::compile(&format, &()), format, text }
+        DefinedEvent { printer: Printer::compile(&format, &()), format, text }
     }
 
     #[test]
@@ -423,12 +447,12 @@ mod tests {
         assert_eq!(events.free_id(), Some(0x8000));
         let first = events.add(made("mine", "a", 0x8000)).unwrap();
         let second = events.add(made("sched", "b", 0x8001)).unwrap();
-        assert_eq!(events.add(made("mine", "a", 0x8002)), Err(Errno::EXIST));
+        assert_eq!(events.add(made("mine", "a", 0x8002)), Err(ErrorKind::Exists.into()));
         assert_eq!(events.ordinary().collect::<Vec<_>>(), [second, first, x]);
         assert_eq!((events.by_id(0x8001), events.free_id()), (Some(second), Some(0x8002)));
         let mine = events.find_system("mine").unwrap();
-        assert!(events.is_lasting(x) && !events.is_lasting(second) && !events.is_lasting_system(mine));
-        // Others may still look at how it was.
+        assert!(events.is_permanent(x) && !events.is_permanent(second) && !events.is_permanent_system(mine));
+        // Readers may still use the previous version.
         let before = events.clone();
         events.remove(first);
         assert_eq!((events.find_system("mine"), events.system(mine).is_none()), (None, true));
@@ -441,14 +465,14 @@ mod tests {
     }
 
     #[test]
-    fn numbers_come_again_when_all_were_given() {
+    fn numbers_are_reused_after_all_were_used() {
         let mut events = Events::of([("sched".to_owned(), "x".to_owned())]);
         let first = events.add(made("mine", "a", 0x8000)).unwrap();
         events.remove(first);
         let second = EventId::new(2);
         assert_eq!((first, events.add(made("mine", "a", 0x8000))), (EventId::new(1), Ok(second)));
         events.remove(second);
-        // As after a million of them.
+        // As after a million events.
         events.all.resize(NUMBERS, None);
         assert_eq!(events.add(made("mine", "a", 0x8000)), Ok(first));
         assert_eq!(events.add(made("mine", "b", 0x8001)), Ok(second));

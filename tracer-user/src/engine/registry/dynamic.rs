@@ -1,21 +1,21 @@
-//! Dynamic events: `dynamic_events`, `kprobe_events` and `uprobe_events` are three views of one set, to which
-//! the first adds the synthetic events ([`crate::engine::registry::synthetic`]) and the user events.
+//! Dynamic events: `dynamic_events`, `kprobe_events` and `uprobe_events` are three views of one set. The first also
+//! lists synthetic events ([`crate::engine::registry::synthetic`]) and user events.
 //!
-//! A definition that is accepted becomes an event like any other; its probes are attached when an instance enables the event.
+//! An accepted definition becomes an event like any other. Its probes are attached when an instance enables the
+//! event.
 
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, OnceLock},
 };
 
-use rustix::io::Errno;
-
 use crate::{
     engine::{
+        command::error::CommandError,
         facts::Facts,
         probes,
         registry::{
-            catalogue::{Events, Made},
+            catalogue::{DefinedEvent, Events},
             profile::{ProbeCounts, Profile},
             table::{DefinitionOwner, EventChanges, EventTable},
         },
@@ -45,7 +45,7 @@ pub struct DynamicEvents {
 }
 
 impl DynamicEvents {
-    /// The probes of an event; none for an event that no definition made.
+    /// The probes of an event; `None` for an event without a definition.
     pub(in crate::engine) fn probes_of(&self, event: EventId) -> Option<Vec<Probe>> {
         let (group, name) = self.numbers.iter().find(|(_, known)| **known == event)?.0;
         let own =
@@ -58,7 +58,7 @@ impl DynamicEvents {
         !self.eprobes_on(SYSTEM, name).is_empty()
     }
 
-    /// The event probes on an event, and their numbers.
+    /// The event probes on an event, with their numbers.
     pub(in crate::engine) fn eprobes_on(&self, group: &str, event: &str) -> Vec<(EventId, Probe)> {
         let probes = self.set.probes().iter().map(|defined| &defined.probe);
         let on = probes.filter(|probe| match &probe.event.target {
@@ -68,7 +68,7 @@ impl DynamicEvents {
         on.filter_map(|probe| Some((self.number(probe)?, probe.clone()))).collect()
     }
 
-    /// Numbers of all events.
+    /// Numbers of all dynamic events.
     pub(in crate::engine) fn numbers(&self) -> impl Iterator<Item = EventId> {
         self.numbers.values().copied()
     }
@@ -78,7 +78,7 @@ impl DynamicEvents {
         self.numbers.get(&(probe.event.group.clone(), probe.event.name.clone())).copied()
     }
 
-    /// All probes, in the order in which they are listed.
+    /// All probes, in the order of the listing.
     pub(in crate::engine) fn probes(&self) -> &[Defined] {
         self.set.probes()
     }
@@ -88,23 +88,22 @@ impl DynamicEvents {
         &self.profile
     }
 
-    /// What `kprobe_profile` (or, for files, `uprobe_profile`) reads: hits and misses of each probe.
+    /// The content of `kprobe_profile` or `uprobe_profile`: hits and misses of each probe.
     pub(in crate::engine) fn profile_text(&self, kind: Kind, counts: ProbeCounts<'_>) -> Vec<u8> {
         let probes = self.set.probes().iter().map(|defined| &defined.probe);
         self.profile.text(probes.filter_map(|probe| Some((self.number(probe)?, probe))), kind, counts)
     }
 
-    /// Hits and misses of the probes, to be changed.
     pub(in crate::engine) fn profile_mut(&mut self) -> &mut Profile {
         &mut self.profile
     }
 
-    /// Lines of a file, each with its place among all dynamic events.
+    /// Lines of a file, each with its serial number among all dynamic events.
     pub(in crate::engine) fn lines(&self, file: File) -> impl Iterator<Item = (u64, Vec<u8>)> {
         self.set.lines(file)
     }
 
-    /// Lines that define all probes again, each with its place and the identity of the probe's file.
+    /// Lines that define all probes again, each with its serial number and the identity of the probe's file.
     pub(in crate::engine) fn saved_lines(&self) -> impl Iterator<Item = (u64, Vec<u8>, Option<Identity>)> {
         self.set.probes().iter().map(|defined| {
             let file = defined.probe.file.as_ref().and_then(|file| file.opened.as_ref());
@@ -112,22 +111,22 @@ impl DynamicEvents {
         })
     }
 
-    /// The place of the first probe that a deletion names.
+    /// The serial number of the first probe that a deletion selects.
     pub(in crate::engine) fn first_named(&self, line: &Line<'_>) -> Option<u64> {
         self.set.first_named(line, File::Dynamic)
     }
 
-    /// Forgets the places of functions: modules came or went.
+    /// Drops the known locations of functions, after modules were loaded or unloaded.
     pub(in crate::engine) fn forget_sites(&mut self) {
         self.sites = Arc::default();
     }
 
-    /// The set, to be changed. It is shared only while a line is planned.
+    /// The set, for changes. It is shared only while a line is planned.
     fn set_mut(&mut self) -> &mut Set {
         Arc::make_mut(&mut self.set)
     }
 
-    /// Marks the probes that are in use: their events are busy, or the targets of event probes.
+    /// Marks the probes in use: their events are enabled or held, or targets of event probes.
     pub(super) fn mark_busy(&mut self, is_busy: impl Fn(EventId) -> bool) {
         let targets = self.set.probes().iter().filter_map(|defined| match &defined.probe.event.target {
             Target::Event { system, name, .. } => Some((system.clone(), name.clone())),
@@ -140,7 +139,7 @@ impl DynamicEvents {
         self.set_mut().set_busy(is_busy);
     }
 
-    /// Everything that checks a line, so that another thread can do it.
+    /// The state that is needed to check a line in another thread.
     pub(super) fn planner(&self, events: &Arc<Events>, facts: &Arc<Facts>) -> LinePlanner {
         LinePlanner {
             set: Arc::clone(&self.set),
@@ -161,23 +160,33 @@ pub(in crate::engine) struct LinePlanner {
 }
 
 impl LinePlanner {
-    /// Plans what a line changes.
+    /// Plans the effect of a line.
     ///
     /// # Errors
-    /// The kernel's for that line.
+    /// The kernel's error for that line.
     pub(in crate::engine) fn plan(
         &self,
         line: &Line<'_>,
         file: File,
         files: &Files,
     ) -> Result<Planned, Refusal> {
-        // A definition needs BTF and symbols, which take some 60 ms to read.
-        if !self.facts.is_warm() {
-            self.facts.warm();
-            self.facts.symbols();
-        }
-        // Of dynamic events, only those of functions and tracepoints can be targets of event probes (`find_and_get_event()`,
-        // kernel/trace/trace_eprobe.c of 6.12).
+        self.set.plan(line, file, &self.machine(files))
+    }
+
+    /// A suggestion for a refused line, for the command line.
+    pub(in crate::engine) fn hint(
+        &self,
+        line: &Line<'_>,
+        refusal: &Refusal,
+        files: &Files,
+    ) -> Option<String> {
+        probes::hint(line, refusal, &self.machine(files), &self.facts)
+    }
+
+    /// The facts that checking a line needs. BTF and symbols take some 60 ms to read.
+    fn machine<'a>(&'a self, files: &'a Files) -> Machine<'a> {
+        // Of dynamic events, only those of functions and tracepoints can be targets of event probes
+        // (`find_and_get_event()`, kernel/trace/trace_eprobe.c of 6.12).
         let closed: HashSet<(String, String)> = self
             .set
             .probes()
@@ -199,7 +208,7 @@ impl LinePlanner {
             events.known_format(event).filter(|_| events.is_made(event)).cloned()
         };
         let machine = Machine::running(facts.btf(), Some(&facts.tracefs))
-            .with_symbols(facts.symbols())
+            .with_symbols(Box::new(|| facts.symbols()))
             .with_sites(&self.sites)
             .with_events(Box::new(move |system, name| {
                 all.find_system(system).is_some_and(|system| all.find(system, name).is_some())
@@ -207,30 +216,29 @@ impl LinePlanner {
             .with_made(Box::new(made))
             .with_files(files)
             .with_filter_check(Box::new(check));
-        let machine = if facts.is_frozen() {
+        if facts.is_frozen() {
             machine.without_symbols()
         } else {
             machine.with_probe_check(Box::new(probes::may_probe))
-        };
-        self.set.plan(line, file, &machine)
+        }
     }
 }
 
 impl DynamicEvents {
-    /// Carries out what a line was planned to change.
+    /// Applies the plan of a line.
     ///
     /// # Errors
-    /// The kernel's for that line; `ENOMEM` when its client has as many definitions as it may have.
-    pub(super) fn carry_out(
+    /// The kernel's error for that line; `ENOMEM` if the client has reached its limit of definitions.
+    pub(super) fn apply_plan(
         &mut self,
         planned: Result<Planned, Refusal>,
         (file, line): (File, &Line<'_>),
         (table, owner): (&mut EventTable, DefinitionOwner<'_>),
         changes: &mut EventChanges,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), CommandError> {
         let set = self.set_mut();
         set.number_from(table.definitions());
-        match planned.and_then(|planned| set.carry_out(planned, line, file)) {
+        match planned.and_then(|planned| set.apply_plan(planned, line, file)) {
             Ok(Change::Nothing) => Ok(()),
             Ok(Change::Added { new_event }) => {
                 table.count_definition();
@@ -246,42 +254,40 @@ impl DynamicEvents {
                 self.deleted(&gone, table, changes);
                 Ok(())
             }
-            Err(refusal) => {
-                changes.log.extend(refusal.log_entries());
-                Err(refusal.errno())
-            }
+            Err(refusal) => Err(refusal.into()),
         }
     }
 
     /// Deletes all probes of a file.
     ///
     /// # Errors
-    /// `EBUSY` when one is in use; all stay then.
+    /// `EBUSY` if one is in use; then none is deleted.
     pub(super) fn clear(
         &mut self,
         file: File,
         table: &mut EventTable,
         changes: &mut EventChanges,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), CommandError> {
         let gone = self.set_mut().clear(file)?;
         self.deleted(&gone, table, changes);
         Ok(())
     }
 
-    /// Deletes the probe of a place among all definitions.
+    /// Deletes the probe with a serial number.
     pub(super) fn remove(&mut self, serial: u64, table: &mut EventTable, changes: &mut EventChanges) {
         let gone = self.set_mut().remove(serial);
         self.deleted(gone.as_slice(), table, changes);
     }
 
-    /// A probe joined the set by a line of so many bytes: it is a new event's, or one more of an event that may be enabled.
+    /// Updates events after a line of this many bytes added a probe, to a new event or to an existing one, which may
+    /// be enabled.
     fn added(
         &mut self,
         new_event: bool,
         bytes: usize,
         (table, owner): (&mut EventTable, DefinitionOwner<'_>),
         changes: &mut EventChanges,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), CommandError> {
         let Some(Defined { probe, .. }) = self.set.probes().last() else { return Ok(()) };
         let (event, number) = (probe.event.clone(), self.number(probe));
         let charge = owner.charge(bytes)?;
@@ -293,7 +299,7 @@ impl DynamicEvents {
             return Ok(());
         }
         let id = table.free_id()?;
-        let made = Made {
+        let made = DefinedEvent {
             format: event.format(id),
             text: event.format_text(id),
             printer: probes::printer(&event, id),
@@ -304,7 +310,7 @@ impl DynamicEvents {
         Ok(())
     }
 
-    /// Probes left the set; with its last one an event goes.
+    /// Updates events after probes were deleted. An event without probes is removed.
     fn deleted(&mut self, gone: &[Probe], table: &mut EventTable, changes: &mut EventChanges) {
         for probe in gone {
             let Some(event) = self.number(probe) else { continue };

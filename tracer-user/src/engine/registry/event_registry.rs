@@ -1,7 +1,7 @@
-//! All events, and the definitions that make some of them.
+//! All events, and the definitions of some of them.
 //!
-//! The registry knows no instance. A change of definitions therefore collects its consequences for instances in
-//! [`EventChanges`], which the engine applies, also when the change itself fails half-way.
+//! The registry has no access to instances. A change of definitions therefore collects its consequences for instances
+//! in [`EventChanges`], which the engine applies, even if the change itself fails half-way.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -9,13 +9,13 @@ use std::{
     sync::Arc,
 };
 
-use rustix::io::Errno;
-
 use crate::{
     engine::{
+        command::error::{CommandError, ErrorKind},
         facts::Facts,
+        programs,
         registry::{
-            catalogue::{Events, Made},
+            catalogue::{DefinedEvent, Events},
             dynamic::{DynamicEvents, LinePlanner},
             program_events::ProgramEvents,
             synthetic::SyntheticEvents,
@@ -40,31 +40,45 @@ pub struct EventRegistry {
     programs: ProgramEvents,
     /// References to events (`trace_event_try_get_ref()`).
     held: BTreeMap<EventId, usize>,
-    /// Reports loaded and unloaded modules, where the kernel does.
+    /// Reports loaded and unloaded modules, if the kernel does.
     modules: Option<modules::Changes>,
 }
 
 impl EventRegistry {
-    /// The kernel's events.
+    /// Reads the kernel's events.
     ///
     /// # Errors
-    /// When their list cannot be read.
+    /// Their list cannot be read.
     pub(in crate::engine) fn read(facts: &Facts) -> Result<Self, Error> {
         // First, so that no change is missed.
         let modules = modules::Changes::watch();
-        Ok(Self {
-            table: EventTable::new(Events::read(facts)?),
+        Ok(Self { modules, ..Self::of(Events::read(facts)?) })
+    }
+
+    /// No events.
+    pub(in crate::engine) fn empty() -> Self {
+        Self::of(Events::of([]))
+    }
+
+    fn of(events: Events) -> Self {
+        Self {
+            table: EventTable::new(events),
             dynamic: DynamicEvents::default(),
             synthetic: SyntheticEvents::default(),
             programs: ProgramEvents::default(),
             held: BTreeMap::new(),
-            modules,
-        })
+            modules: None,
+        }
     }
 
     /// The catalogue: events by number and by name.
     pub fn events(&self) -> &Arc<Events> {
         self.table.events()
+    }
+
+    /// Whether an event belongs to the system that cannot be enabled, such as the events of marks and stacks.
+    pub(in crate::engine) fn is_special(&self, event: EventId) -> bool {
+        self.events().get(event).is_some_and(|known| self.events().is_special(known.system))
     }
 
     /// Events of probes.
@@ -87,17 +101,17 @@ impl EventRegistry {
         &mut self.synthetic
     }
 
-    /// Events that programs bring.
+    /// Events of programs.
     pub fn programs(&self) -> &ProgramEvents {
         &self.programs
     }
 
-    /// A descriptor that becomes readable when modules come or go.
+    /// A descriptor that becomes readable when modules are loaded or unloaded.
     pub fn module_fd(&self) -> Option<OwnedFd> {
         self.modules.as_ref()?.as_fd().try_clone_to_owned().ok()
     }
 
-    /// Whether modules came or went since the last call.
+    /// Whether modules were loaded or unloaded since the last call.
     pub(in crate::engine) fn modules_changed(&self) -> bool {
         self.modules.as_ref().is_some_and(modules::Changes::pending)
     }
@@ -105,8 +119,8 @@ impl EventRegistry {
     /// Adds an event that the kernel does not know.
     ///
     /// # Errors
-    /// `EEXIST` for a name that is taken.
-    pub(in crate::engine) fn add(&mut self, made: Made) -> Result<EventId, Errno> {
+    /// `EEXIST` for an existing name.
+    pub(in crate::engine) fn add(&mut self, made: DefinedEvent) -> Result<EventId, CommandError> {
         self.table.add(made)
     }
 
@@ -115,98 +129,104 @@ impl EventRegistry {
         self.table.remove(event, changes);
     }
 
-    /// Counts a dynamic event; its place among all of them.
+    /// Counts a dynamic event. Returns its serial number among all of them.
     pub(in crate::engine) fn count_definition(&mut self) -> u64 {
         self.table.count_definition()
     }
 
-    /// Everything that checks a line of probes, so that another thread can do it.
+    /// The state that is needed to check a line of probes in another thread.
     pub(in crate::engine) fn planner(&self, facts: &Arc<Facts>) -> LinePlanner {
         self.dynamic.planner(self.table.events(), facts)
     }
 
-    /// Carries out what a line of probes was planned to change.
+    /// Applies the plan of a line of probes.
     ///
     /// # Errors
-    /// The kernel's for that line; `ENOMEM` when its client has as many definitions as it may have.
+    /// The kernel's error for that line; `ENOMEM` if the client has reached its limit of definitions.
     pub(in crate::engine) fn apply_probes(
         &mut self,
         planned: Result<Planned, Refusal>,
         line: (File, &Line<'_>),
         owner: DefinitionOwner<'_>,
         changes: &mut EventChanges,
-    ) -> Result<(), Errno> {
-        self.dynamic.carry_out(planned, line, (&mut self.table, owner), changes)
+    ) -> Result<(), CommandError> {
+        self.dynamic.apply_plan(planned, line, (&mut self.table, owner), changes)
     }
 
     /// Deletes all probes of a file.
     ///
     /// # Errors
-    /// `EBUSY` when one is in use; all stay then.
+    /// `EBUSY` if one is in use; then none is deleted.
     pub(in crate::engine) fn clear_probes(
         &mut self,
         file: File,
         changes: &mut EventChanges,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), CommandError> {
         self.dynamic.clear(file, &mut self.table, changes)
     }
 
     /// Applies a line that defines or deletes a synthetic event.
     ///
     /// # Errors
-    /// The kernel's for that line; `ENOMEM` when its client has as many definitions as it may have.
+    /// The kernel's error for that line; `ENOMEM` if the client has reached its limit of definitions.
     pub(in crate::engine) fn apply_synthetic(
         &mut self,
         line: (synth::File, &Line<'_>),
         owner: DefinitionOwner<'_>,
         facts: &Facts,
         changes: &mut EventChanges,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), CommandError> {
         self.synthetic.apply(line, (&mut self.table, owner), facts, changes)
     }
 
     /// Deletes a synthetic event.
     ///
     /// # Errors
-    /// `EBUSY` for one that is in use.
+    /// `EBUSY` if it is in use.
     pub(in crate::engine) fn delete_synthetic(
         &mut self,
         name: &str,
         changes: &mut EventChanges,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), CommandError> {
         self.synthetic.delete(name, &mut self.table, changes)
     }
 
-    /// Deletes all synthetic events, in order up to one that is in use.
+    /// Deletes all synthetic events, in order up to the first one in use.
     ///
     /// # Errors
-    /// `EBUSY` when one stays; when a histogram makes one, all stay.
-    pub(in crate::engine) fn clear_synthetic(&mut self, changes: &mut EventChanges) -> Result<(), Errno> {
+    /// `EBUSY` if one is in use; if a histogram produces one, none is deleted.
+    pub(in crate::engine) fn clear_synthetic(
+        &mut self,
+        changes: &mut EventChanges,
+    ) -> Result<(), CommandError> {
         if self.synthetic.is_referenced() {
-            return Err(Errno::BUSY);
+            return Err(ErrorKind::Busy.into());
         }
         self.synthetic.names().iter().try_for_each(|name| self.delete_synthetic(name, changes))
     }
 
-    /// A record of a synthetic event as a thread emits it.
+    /// The record of a synthetic event that a thread emits.
     ///
     /// # Errors
-    /// `ENODEV` for an event that is gone, `EINVAL` for values that are not its fields'.
+    /// `ENODEV` for a deleted event, `EINVAL` for values that do not match its fields.
     pub(in crate::engine) fn synthetic_record(
         &self,
         event: EventId,
         values: &[Value<'_>],
         pid: u32,
         facts: &Facts,
-    ) -> Result<Vec<u8>, Errno> {
+    ) -> Result<Vec<u8>, CommandError> {
         self.synthetic.record(event, values, pid, (self.table.events(), facts))
     }
 
-    /// Deletes all probes and synthetic events, in the order of their definition and up to one that is in use.
+    /// Deletes all probes and synthetic events, in the order of their definition up to the first one in use.
     ///
     /// # Errors
-    /// `EBUSY` when one stays.
-    pub(in crate::engine) fn clear_definitions(&mut self, changes: &mut EventChanges) -> Result<(), Errno> {
+    /// `EBUSY` if one is in use.
+    pub(in crate::engine) fn clear_definitions(
+        &mut self,
+        changes: &mut EventChanges,
+    ) -> Result<(), CommandError> {
         let probes = self.dynamic.probes().iter();
         let mut all: Vec<(u64, Option<String>)> = probes.map(|defined| (defined.serial, None)).collect();
         all.extend(self.synthetic.serials().map(|(serial, name)| (serial, Some(name.to_owned()))));
@@ -225,12 +245,12 @@ impl EventRegistry {
         self.dynamic.probes().iter().any(|defined| defined.busy) || self.synthetic.is_referenced()
     }
 
-    /// Applies what is written to `program_events`: a path adds its events, a path after `-` removes them. `is_enabled` are the
-    /// events that cannot go; neither can those that are held. Nothing written removes the events of all programs.
+    /// Applies a write to `program_events`: a path adds its events, a path after `-` removes them. Enabled events
+    /// (`is_enabled`) and held events cannot be removed. An empty write removes the events of all programs.
     ///
     /// # Errors
-    /// Of the first line that is refused: `EINVAL` for a file without events and a path that is not absolute, `EEXIST` for an
-    /// event whose name is taken, `EBUSY` for events that are in use, and what opening the file says. `files` are those of
+    /// The error of the first refused line: `EINVAL` for a file without events and for a relative path, `EEXIST` for
+    /// an event whose name exists, `EBUSY` for events in use, and the error of opening the file. `files` are those of
     /// [`program_files`](super::program_files).
     pub(in crate::engine) fn apply_programs(
         &mut self,
@@ -238,7 +258,7 @@ impl EventRegistry {
         facts: &Facts,
         is_enabled: &dyn Fn(EventId) -> bool,
         changes: &mut EventChanges,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), CommandError> {
         let Self { programs, table, held, .. } = self;
         let is_busy = |event| held.contains_key(&event) || is_enabled(event);
         match written {
@@ -247,12 +267,32 @@ impl EventRegistry {
         }
     }
 
-    /// Takes a reference to an event, which then is not removed.
+    /// Adds an event that the kernel has.
+    ///
+    /// # Errors
+    /// `EEXIST` for a name that is taken.
+    pub(in crate::engine) fn add_known(&mut self, system: &str, name: &str) -> Result<EventId, CommandError> {
+        self.table.add_known(system, name)
+    }
+
+    /// Adds the events of a program for a recording, even if their names exist.
+    ///
+    /// # Errors
+    /// When the program cannot be read or has no events, or ids are used up.
+    pub(in crate::engine) fn add_program(
+        &mut self,
+        path: &[u8],
+        facts: &Facts,
+    ) -> Result<Vec<EventId>, programs::Error> {
+        self.programs.add_alike(path, facts, &mut self.table)
+    }
+
+    /// Takes a reference to an event, which prevents its removal.
     pub(in crate::engine) fn hold(&mut self, event: EventId) {
         *self.held.entry(event).or_default() += 1;
     }
 
-    /// Releases a reference; whether it was the last one.
+    /// Releases a reference. Returns whether it was the last one.
     pub(in crate::engine) fn release(&mut self, event: EventId) -> bool {
         let Some(times) = self.held.get_mut(&event) else { return false };
         *times -= 1;
@@ -268,7 +308,7 @@ impl EventRegistry {
         self.held.contains_key(&event)
     }
 
-    /// Marks the definitions that are in use: their events are enabled, held, or the targets of event probes.
+    /// Marks the definitions in use: their events are enabled, held, or targets of event probes.
     pub(in crate::engine) fn mark_busy(&mut self, is_enabled: impl Fn(EventId) -> bool) {
         let held = &self.held;
         let is_busy = |event| held.contains_key(&event) || is_enabled(event);
@@ -277,8 +317,8 @@ impl EventRegistry {
         self.synthetic.mark_busy(|name, event| is_busy(event) || dynamic.is_probed_synthetic(name));
     }
 
-    /// Compares the kernel's events with `available_events`, which changes with modules: removes those that are gone and adds
-    /// the new ones.
+    /// Compares the kernel's events with `available_events`, which changes with modules. Removes events that no
+    /// longer exist, and adds new ones.
     pub(in crate::engine) fn sync_with(&mut self, available: &str, changes: &mut EventChanges) {
         let listed = Catalogue::parse(available);
         let there: HashSet<(&str, &str)> = listed.iter().collect();
@@ -294,7 +334,7 @@ impl EventRegistry {
         for event in gone {
             self.remove(event, changes);
         }
-        // The kernel lists the youngest first, and so does the catalogue.
+        // The kernel lists the newest first, and so does the catalogue.
         let mut new: Vec<(&str, &str)> = listed
             .iter()
             .filter(|(system, name)| {

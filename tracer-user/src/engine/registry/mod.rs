@@ -1,4 +1,4 @@
-//! The events: the static ones of the kernel and those that definitions, programs and clients make.
+//! The events: the static ones of the kernel, and those of definitions, programs and clients.
 
 pub(in crate::engine) mod catalogue;
 pub(in crate::engine) mod dynamic;

@@ -1,7 +1,7 @@
-//! `kprobe_profile` and `uprobe_profile`: hits and misses of probes, as long as their events were enabled in any instance.
+//! `kprobe_profile` and `uprobe_profile`: hits and misses of probes, while their events were enabled in any instance.
 //!
-//! Every instance attaches the probes for itself and counts the same hits. So one of the instances that have an event enabled counts
-//! for all. When it disables the event, another goes on from the value of its own count at that moment.
+//! Every instance attaches its own probes and counts the same hits. So one of the instances that have an event
+//! enabled counts for all. When it disables the event, another instance continues from its own count at that moment.
 
 use std::collections::HashMap;
 
@@ -16,25 +16,25 @@ use crate::{
 /// Hits and misses.
 pub(in crate::engine) type Count = (u64, u64);
 
-/// The counts of an event's probes in an instance; none where it is not attached.
+/// The counts of an event's probes in an instance; `None` if they are not attached.
 pub(in crate::engine) type ProbeCounts<'a> = &'a dyn Fn(InstanceId, EventId) -> Option<Vec<Count>>;
 
-/// What is known of counts.
+/// The counts of all probes.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Profile {
-    /// By event and place among its probes: the counts of instances that no longer count.
+    /// By event and index among its probes: the counts of instances that no longer count.
     past: HashMap<(EventId, usize), Count>,
-    /// By event: the instance that counts, and its counts when it began.
+    /// By event: the instance that counts, and its counts at the start.
     counting: HashMap<EventId, (InstanceId, Vec<Count>)>,
 }
 
 impl Profile {
-    /// An instance has enabled an event.
+    /// Starts counting for an event that an instance has enabled.
     pub(in crate::engine) fn begin(&mut self, event: EventId, instance: InstanceId) {
         self.counting.entry(event).or_insert((instance, Vec::new()));
     }
 
-    /// Whether an instance is the one that counts for an event.
+    /// Whether an instance counts for an event.
     pub(in crate::engine) fn is_counting(&self, event: EventId, instance: InstanceId) -> bool {
         self.counting.get(&event).is_some_and(|(counting, _)| *counting == instance)
     }
@@ -45,7 +45,7 @@ impl Profile {
         self.past.retain(|(known, _), _| *known != event);
     }
 
-    /// The counts of the counting instance since it began.
+    /// The counts of the counting instance since its start.
     fn counted(&self, event: EventId, counts: ProbeCounts<'_>) -> Vec<Count> {
         let Some((instance, before)) = self.counting.get(&event) else { return Vec::new() };
         let now = counts(*instance, event).unwrap_or_default();
@@ -56,14 +56,14 @@ impl Profile {
             .collect()
     }
 
-    /// Keeps the counts of the counting instance, which is about to disable the event; `next` counts from now on.
-    pub(in crate::engine) fn hand_over(
+    /// Stores the counts of the counting instance, which is about to disable the event. `next` counts from now on.
+    pub(in crate::engine) fn switch_counter(
         &mut self,
         event: EventId,
         next: Option<InstanceId>,
         counts: ProbeCounts<'_>,
     ) {
-        // The next one first: hits of this moment are in one count at least.
+        // The next instance's counts are read first, so that no hit of this moment is lost.
         let next = next.and_then(|next| Some((next, counts(next, event)?)));
         for (place, (hits, missed)) in self.counted(event, counts).into_iter().enumerate() {
             let past = self.past.entry((event, place)).or_default();
@@ -75,7 +75,7 @@ impl Profile {
         };
     }
 
-    /// What `kprobe_profile` (or, for files, `uprobe_profile`) reads: hits and misses of each probe of a kind.
+    /// The content of `kprobe_profile` or `uprobe_profile`: hits and misses of each probe of a kind.
     pub(super) fn text<'a>(
         &self,
         probes: impl Iterator<Item = (EventId, &'a Probe)>,

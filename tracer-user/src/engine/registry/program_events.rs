@@ -1,4 +1,4 @@
-//! Events that programs bring: `program_events` names the files, and each of their events is then an event like any other.
+//! Events of programs: `program_events` names the files, and each of their events is then an event like any other.
 
 use std::sync::Arc;
 
@@ -7,21 +7,25 @@ use rustix::io::Errno;
 use crate::{
     attach::FilePlace,
     engine::{
+        command::error::{CommandError, ErrorKind},
         facts::Facts,
         hooks::AttachPlan,
         programs::{self, Error},
         registry::{
-            catalogue::Made,
+            catalogue::DefinedEvent,
             table::{EventChanges, EventTable},
         },
     },
-    event::{EventId, Format, program},
+    event::{
+        EventId, Format,
+        program::{self, Described},
+    },
     kernel::opened::{Identity, OpenedFile},
     lang::facts::{FileRequest, Files},
     render::Printer,
 };
 
-/// The programs that brought events.
+/// The programs with events.
 #[derive(Debug, Default)]
 pub struct ProgramEvents {
     all: Vec<Program>,
@@ -32,24 +36,24 @@ struct Program {
     path: Vec<u8>,
     /// The file that was read.
     file: Arc<OpenedFile>,
-    /// Numbers of the events and where they are.
+    /// Numbers and locations of the events.
     events: Vec<(EventId, FilePlace)>,
 }
 
 impl ProgramEvents {
-    /// The attach plan of a program's event; none for other events.
+    /// The attach plan of a program's event; `None` for other events.
     pub(in crate::engine) fn chosen(&self, event: EventId, format: &Format) -> Option<AttachPlan> {
         let mut events = self.all.iter().flat_map(|program| &program.events);
         let (_, place) = events.find(|(known, _)| *known == event)?;
         Some(programs::chosen(format, place))
     }
 
-    /// What `program_events` reads: a path a line.
+    /// The content of `program_events`: one path per line.
     pub fn listing(&self) -> Vec<u8> {
         self.all.iter().flat_map(|program| [&program.path[..], b"\n"]).flatten().copied().collect()
     }
 
-    /// Paths that bring the programs again, and which files they led to.
+    /// Paths that restore the programs, with the identities of their files.
     pub(in crate::engine) fn saved(&self) -> impl Iterator<Item = (&[u8], Identity)> {
         self.all.iter().map(|program| (&program.path[..], program.file.identity()))
     }
@@ -70,7 +74,7 @@ fn lines(written: &[u8]) -> impl Iterator<Item = Line<'_>> {
     })
 }
 
-/// The files that lines written to `program_events` name, to be opened before the lines are applied.
+/// The files named in a write to `program_events`, so that they can be opened before the lines are applied.
 pub fn program_files(written: &[u8]) -> Vec<FileRequest> {
     let added = |line| match line {
         Line::Adds(path) if path.starts_with(b"/") => Some(programs::wanted(path)),
@@ -83,18 +87,24 @@ fn errno(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
+/// An event of a program with an id, a format text and a printer.
+fn made(event: Described, id: u16, facts: &Facts) -> DefinedEvent {
+    let format = Format { id, ..event.format };
+    DefinedEvent { text: program::format_text(&format), printer: Printer::compile(&format, facts), format }
+}
+
 impl ProgramEvents {
-    /// Applies what is written to `program_events`: a path adds its events, a path after `-` removes them.
+    /// Applies a write to `program_events`: a path adds its events, a path after `-` removes them.
     ///
     /// # Errors
-    /// Those of [`EventRegistry::apply_programs`](super::EventRegistry::apply_programs).
+    /// The errors of [`EventRegistry::apply_programs`](super::EventRegistry::apply_programs).
     pub(super) fn apply(
         &mut self,
         written: &[u8],
         (files, facts): (&Files, &Facts),
         is_busy: &dyn Fn(EventId) -> bool,
         (table, changes): (&mut EventTable, &mut EventChanges),
-    ) -> Result<(), Errno> {
+    ) -> Result<(), CommandError> {
         lines(written).try_for_each(|line| match line {
             Line::Removes(path) => self.remove(path, is_busy, (table, changes)),
             Line::Adds(path) => self.add(path, (files, facts), is_busy, (table, changes)),
@@ -104,15 +114,15 @@ impl ProgramEvents {
     /// Removes the events of all programs.
     ///
     /// # Errors
-    /// `EBUSY` when one of them is busy; all stay then.
+    /// `EBUSY` if one of them is in use; then none is removed.
     pub(super) fn clear(
         &mut self,
         is_busy: &dyn Fn(EventId) -> bool,
         (table, changes): (&mut EventTable, &mut EventChanges),
-    ) -> Result<(), Errno> {
+    ) -> Result<(), CommandError> {
         let mut events = self.all.iter().flat_map(|program| &program.events);
         if events.any(|(event, _)| is_busy(*event)) {
-            return Err(Errno::BUSY);
+            return Err(ErrorKind::Busy.into());
         }
         let paths: Vec<Vec<u8>> = self.all.iter().map(|program| program.path.clone()).collect();
         paths.iter().try_for_each(|path| self.remove(path, is_busy, (table, changes)))
@@ -124,36 +134,30 @@ impl ProgramEvents {
         (files, facts): (&Files, &Facts),
         is_busy: &dyn Fn(EventId) -> bool,
         (table, changes): (&mut EventTable, &mut EventChanges),
-    ) -> Result<(), Errno> {
+    ) -> Result<(), CommandError> {
         if !path.starts_with(b"/") {
-            return Err(Errno::INVAL);
+            return Err(ErrorKind::Invalid.into());
         }
         let file = files.get(&programs::wanted(path))?.file;
         if let Some(known) = self.all.iter().find(|program| program.path == path) {
             if known.file == file {
                 return Ok(());
             }
-            // It was built anew.
+            // The file was rebuilt.
             self.remove(path, is_busy, (table, changes))?;
         }
         let (file, described) = programs::read(path, files).map_err(|error| {
             tracing::warn!("program_events: {error}");
             match error {
-                Error::File(_, error) => errno(&error),
-                Error::Program(..) | Error::Filter(..) => Errno::INVAL,
-                Error::TooMany => Errno::NOSPC,
+                Error::File(_, error) => CommandError::from(errno(&error)),
+                Error::Program(..) => ErrorKind::Invalid.into(),
+                Error::TooMany => ErrorKind::NoIds.into(),
             }
         })?;
         let mut events = Vec::with_capacity(described.len());
         let added = described.into_iter().try_for_each(|one| {
-            let id = table.free_id()?;
             let place = programs::place(path, &file, &one);
-            let format = Format { id, ..one.format };
-            let made = Made {
-                text: program::format_text(&format),
-                printer: Printer::compile(&format, facts),
-                format,
-            };
+            let made = made(one, table.free_id()?, facts);
             events.push((table.add(made)?, place));
             Ok(())
         });
@@ -167,16 +171,39 @@ impl ProgramEvents {
         Ok(())
     }
 
+    /// Adds the events of a program for a recording, even if their names exist, because several programs may have the
+    /// same ones.
+    ///
+    /// # Errors
+    /// When the program cannot be read or has no events, or ids are used up.
+    pub(super) fn add_alike(
+        &mut self,
+        path: &[u8],
+        facts: &Facts,
+        table: &mut EventTable,
+    ) -> Result<Vec<EventId>, Error> {
+        let (file, described) = programs::read(path, &Files::at_once())?;
+        let mut events = Vec::with_capacity(described.len());
+        for one in described {
+            let place = programs::place(path, &file, &one);
+            let id = table.free_id().map_err(|_| Error::TooMany)?;
+            events.push((table.add_alike(made(one, id, facts)).map_err(|_| Error::TooMany)?, place));
+        }
+        let added = events.iter().map(|(event, _)| *event).collect();
+        self.all.push(Program { path: path.to_owned(), file, events });
+        Ok(added)
+    }
+
     fn remove(
         &mut self,
         path: &[u8],
         is_busy: &dyn Fn(EventId) -> bool,
         (table, changes): (&mut EventTable, &mut EventChanges),
-    ) -> Result<(), Errno> {
-        let at = self.all.iter().position(|program| program.path == path).ok_or(Errno::NOENT)?;
-        let program = self.all.get(at).ok_or(Errno::NOENT)?;
+    ) -> Result<(), CommandError> {
+        let at = self.all.iter().position(|program| program.path == path).ok_or(ErrorKind::NotFound)?;
+        let program = self.all.get(at).ok_or(ErrorKind::NotFound)?;
         if program.events.iter().any(|(event, _)| is_busy(*event)) {
-            return Err(Errno::BUSY);
+            return Err(ErrorKind::Busy.into());
         }
         for (event, _) in self.all.remove(at).events {
             table.remove(event, changes);

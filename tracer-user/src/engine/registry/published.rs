@@ -1,17 +1,19 @@
-//! Synthetic events that programs outside of the engine emit ([`crate::attach::published`]): their maps have names in a directory of
-//! a BPF file system, and are updated whenever the event's programs change.
+//! Synthetic events that programs outside the engine emit ([`crate::attach::published`]). Their maps are pinned in a
+//! directory of a BPF file system, and are updated whenever the event's programs change.
 
 use std::{
     collections::HashMap,
     path::{Path, PathBuf},
 };
 
-use rustix::io::Errno;
 use tracer_abi::pins;
 
 use crate::{
     attach::{Block, published::Pinned},
-    engine::{attachments::session, registry::synthetic::SyntheticEvents},
+    engine::{
+        command::error::{CommandError, ErrorKind},
+        registry::synthetic::SyntheticEvents,
+    },
     event::EventId,
     sys::bpf::pin::PinDir,
 };
@@ -19,7 +21,7 @@ use crate::{
 /// The published events.
 #[derive(Debug)]
 pub(in crate::engine) struct PublishedEvents {
-    /// Its path, to remove it in the end; everything else goes through `opened`.
+    /// The path of the directory, which is removed at the end. Everything else uses `opened`.
     dir: PathBuf,
     opened: PinDir,
     /// By name.
@@ -30,16 +32,16 @@ pub(in crate::engine) struct PublishedEvents {
 #[derive(Debug)]
 struct PublishedEvent {
     pinned: Pinned,
-    /// The event and its generation that the maps have; none while they are off.
+    /// The event and the generation in the maps; `None` while it is disabled there.
     state: Option<(EventId, u64)>,
 }
 
 impl PublishedEvents {
-    /// Takes over the names in a directory of a BPF file system. Names that a killed daemon left are off until their events are
-    /// defined again.
+    /// Takes over the pinned maps in a directory of a BPF file system. Maps that a killed daemon left are disabled
+    /// until their events are defined again.
     ///
     /// # Errors
-    /// When the directory cannot be made or read, or is not on a BPF file system.
+    /// The directory cannot be created or read, or is not on a BPF file system.
     pub(in crate::engine) fn take_over(dir: &Path) -> std::io::Result<Self> {
         let opened = PinDir::make(dir)?;
         let pins = opened.path();
@@ -57,43 +59,42 @@ impl PublishedEvents {
         Ok(Self { dir: dir.to_owned(), opened, events })
     }
 
-    /// Names of the events that the maps do not have as they are.
+    /// Names of the events whose maps are outdated.
     pub(in crate::engine) fn stale(&self, synthetic: &SyntheticEvents) -> Vec<String> {
         let state = |name: &str| synthetic.number(name).map(|number| (number, synthetic.generation(number)));
         let published = |name: &str| self.events.get(name).and_then(|event| event.state);
         synthetic.names().into_iter().filter(|name| published(name) != state(name)).collect()
     }
 
-    /// Makes the maps of an event, if it has none.
-    pub(in crate::engine) fn open(&mut self, name: &str) -> Result<(), Errno> {
+    /// Creates the maps of an event, if it has none.
+    pub(in crate::engine) fn open(&mut self, name: &str) -> Result<(), CommandError> {
         if !self.events.contains_key(name) {
-            let pinned =
-                Pinned::open(&self.opened.path(), name).map_err(|error| session::log_to_errno(&error))?;
+            let pinned = Pinned::open(&self.opened.path(), name)?;
             self.events.insert(name.to_owned(), PublishedEvent { pinned, state: None });
         }
         Ok(())
     }
 
-    /// Puts the emissions of an event into its maps, one a kind; none disables it.
+    /// Writes the emissions of an event, one per kind of program, into its maps. `None` disables the event there.
     pub(in crate::engine) fn update(
         &mut self,
         synthetic: &SyntheticEvents,
         name: &str,
         emissions: Vec<Block>,
-    ) -> Result<(), Errno> {
-        let event = synthetic.find(name).ok_or(Errno::NOENT)?;
-        let known = self.events.get_mut(name).ok_or(Errno::NOENT)?;
+    ) -> Result<(), CommandError> {
+        let event = synthetic.find(name).ok_or(ErrorKind::NotFound)?;
+        let known = self.events.get_mut(name).ok_or(ErrorKind::NotFound)?;
         let done = if emissions.is_empty() {
             known.pinned.turn_off(Some(&event))
         } else {
             known.pinned.turn_on(&event, emissions)
         };
         known.state = synthetic.number(name).map(|number| (number, synthetic.generation(number)));
-        done.map_err(|error| session::log_to_errno(&error))
+        done.map_err(CommandError::from)
     }
 
-    /// Disables the names whose events were deleted. The names stay: programs that have the maps mean the next event of that
-    /// name as well.
+    /// Disables the maps of deleted events. The maps stay, because programs that have them also use the next event of
+    /// that name.
     pub(in crate::engine) fn disable_deleted(&mut self, synthetic: &SyntheticEvents) {
         for (name, event) in &mut self.events {
             if event.state.is_some() && synthetic.number(name).is_none() {

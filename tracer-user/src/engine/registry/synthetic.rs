@@ -1,24 +1,23 @@
 //! Synthetic events: `synthetic_events`, and the lines of `dynamic_events` that start with `s:`.
 //!
 //! Such an event has no hook. Actions of histograms emit it in the kernel, and the engine emits it from user space
-//! ([`crate::engine::operations::emission`]). An instance enables, filters and triggers it like any event.
+//! ([`crate::engine::dependents::emission`]). An instance enables, filters and triggers it like any event.
 
 use std::{collections::HashMap, sync::Arc};
 
-use rustix::io::Errno;
-
 use crate::{
     engine::{
+        command::error::{CommandError, ErrorKind},
         facts::Facts,
         registry::{
-            catalogue::{Events, Made},
+            catalogue::{DefinedEvent, Events},
             table::{DefinitionOwner, EventChanges, EventTable},
         },
     },
     event::{
         EventId, Format,
         dynamic::latin1,
-        synthetic::{Event, Member, SYSTEM, TEXT_ROOM, Value},
+        synthetic::{Event, Member, SYSTEM, TEXT_SIZE, Value},
     },
     lang::{
         define::Line,
@@ -33,12 +32,12 @@ pub struct SyntheticEvents {
     set: Set,
     /// Numbers of the events, by name.
     numbers: HashMap<String, EventId>,
-    /// How often the programs of each became others.
+    /// Number of changes of each event's programs.
     generations: HashMap<EventId, u64>,
 }
 
 impl SyntheticEvents {
-    /// What `synthetic_events` reads.
+    /// The content of `synthetic_events`.
     pub fn listing(&self) -> Vec<u8> {
         self.set.listing(File::Synthetic)
     }
@@ -63,32 +62,32 @@ impl SyntheticEvents {
         self.set.events().iter().map(|defined| defined.event.name.clone()).collect()
     }
 
-    /// Whether there is none.
+    /// Whether there are no synthetic events.
     pub(in crate::engine) fn is_empty(&self) -> bool {
         self.set.events().is_empty()
     }
 
-    /// Lines of `dynamic_events`, each with its place among all dynamic events.
+    /// Lines of `dynamic_events`, each with its serial number among all dynamic events.
     pub(in crate::engine) fn lines(&self) -> impl Iterator<Item = (u64, Vec<u8>)> {
         self.set.lines(File::Dynamic)
     }
 
-    /// Places among all dynamic events, and names.
+    /// Serial numbers among all dynamic events, and names.
     pub(super) fn serials(&self) -> impl Iterator<Item = (u64, &str)> {
         self.set.events().iter().map(|defined| (defined.serial, defined.event.name.as_str()))
     }
 
-    /// Whether a histogram makes any of them.
+    /// Whether a histogram produces any of them.
     pub(in crate::engine) fn is_referenced(&self) -> bool {
         self.set.is_held()
     }
 
-    /// The event that a deletion in `dynamic_events` names, and its place among all dynamic events.
+    /// The event that a deletion in `dynamic_events` selects, and its serial number among all dynamic events.
     pub(in crate::engine) fn named(&self, group: Option<&[u8]>, name: &[u8]) -> Option<(String, u64)> {
         let name = latin1(name);
         let own = group.is_none_or(|group| group == SYSTEM.as_bytes());
-        let is_meant = |defined: &&Defined| own && defined.event.name == name;
-        let found = self.set.events().iter().find(is_meant)?;
+        let is_selected = |defined: &&Defined| own && defined.event.name == name;
+        let found = self.set.events().iter().find(is_selected)?;
         Some((found.event.name.clone(), found.serial))
     }
 
@@ -100,19 +99,19 @@ impl SyntheticEvents {
         }
     }
 
-    /// Marks the events that are in use.
+    /// Marks the events in use.
     pub(super) fn mark_busy(&mut self, is_busy: impl Fn(&str, EventId) -> bool) {
         for (name, event) in &self.numbers {
             self.set.set_busy(name, is_busy(name, *event));
         }
     }
 
-    /// Counts that the programs of an event are others than before.
+    /// Counts a change of an event's programs.
     pub(in crate::engine) fn count_change(&mut self, event: EventId) {
         *self.generations.entry(event).or_default() += 1;
     }
 
-    /// How often the programs of an event became others: an emission is valid as long as this stays.
+    /// The number of changes of an event's programs. An emission is valid as long as it stays the same.
     pub fn generation(&self, event: EventId) -> u64 {
         self.generations.get(&event).copied().unwrap_or_default()
     }
@@ -122,14 +121,14 @@ impl SyntheticEvents {
     /// Applies a line that defines or deletes an event.
     ///
     /// # Errors
-    /// The kernel's for that line; `ENOMEM` when its client has as many definitions as it may have.
+    /// The kernel's error for that line; `ENOMEM` if the client has reached its limit of definitions.
     pub(super) fn apply(
         &mut self,
         (file, line): (File, &Line<'_>),
         (table, owner): (&mut EventTable, DefinitionOwner<'_>),
         facts: &Facts,
         changes: &mut EventChanges,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), CommandError> {
         self.set.number_from(table.definitions());
         match self.set.apply(line.text(), file) {
             Ok(Change::Nothing) => Ok(()),
@@ -145,23 +144,20 @@ impl SyntheticEvents {
                 self.deleted(&event.name, table, changes);
                 Ok(())
             }
-            Err(refusal) => {
-                changes.log.extend(refusal.log_entry());
-                Err(refusal.errno())
-            }
+            Err(refusal) => Err(refusal.into()),
         }
     }
 
     /// Deletes an event.
     ///
     /// # Errors
-    /// `EBUSY` for one that is in use.
+    /// `EBUSY` if it is in use.
     pub(super) fn delete(
         &mut self,
         name: &str,
         table: &mut EventTable,
         changes: &mut EventChanges,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), CommandError> {
         self.set.delete(name)?;
         self.deleted(name, table, changes);
         Ok(())
@@ -173,12 +169,12 @@ impl SyntheticEvents {
         bytes: usize,
         (table, owner): (&mut EventTable, DefinitionOwner<'_>),
         facts: &Facts,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), CommandError> {
         let charge = owner.charge(bytes)?;
         let id = table.free_id()?;
         let format = event.format(id);
         let printer = printer(event, &format, facts);
-        let number = table.add(Made { text: event.format_text(id), format, printer })?;
+        let number = table.add(DefinedEvent { text: event.format_text(id), format, printer })?;
         table.keep_charge(number, charge);
         self.numbers.insert(event.name.clone(), number);
         Ok(())
@@ -191,34 +187,34 @@ impl SyntheticEvents {
         }
     }
 
-    /// A record of an event as a thread emits it.
+    /// The record of an event that a thread emits.
     ///
     /// # Errors
-    /// `ENODEV` for an event that is gone, `EINVAL` for values that are not its fields'.
+    /// `ENODEV` for a deleted event, `EINVAL` for values that do not match its fields.
     pub(super) fn record(
         &self,
         event: EventId,
         values: &[Value<'_>],
         pid: u32,
         (events, facts): (&Events, &Facts),
-    ) -> Result<Vec<u8>, Errno> {
-        let name = &events.get(event).ok_or(Errno::NODEV)?.name;
-        let known = self.find(name).ok_or(Errno::NODEV)?;
+    ) -> Result<Vec<u8>, CommandError> {
+        let name = &events.get(event).ok_or(ErrorKind::Gone)?.name;
+        let known = self.find(name).ok_or(ErrorKind::Gone)?;
         let id = events.try_format(event, facts)?.id;
-        let mut record = known.encode(values).ok_or(Errno::INVAL)?;
+        let mut record = known.encode(values).ok_or(ErrorKind::Invalid)?;
         let ([low, high], pid) = (id.to_ne_bytes(), pid.to_ne_bytes());
-        let head = record.first_chunk_mut::<{ tracer_abi::COMMON_SIZE }>().ok_or(Errno::INVAL)?;
+        let head = record.first_chunk_mut::<{ tracer_abi::COMMON_SIZE }>().ok_or(ErrorKind::Invalid)?;
         *head = [low, high, 0, 0, pid[0], pid[1], pid[2], pid[3]];
         Ok(record)
     }
 }
 
-/// What prints a synthetic event's records.
+/// The printer of a synthetic event's records.
 fn printer(event: &Event, format: &Format, facts: &Facts) -> Printer {
     let value = |(member, field): (&Member, &crate::event::Field)| {
         let kind = match (member.is_text(), member.is_stack()) {
             (true, _) if member.is_dynamic() => SynthKind::DynText,
-            (true, _) => SynthKind::Text(TEXT_ROOM),
+            (true, _) => SynthKind::Text(TEXT_SIZE),
             (_, true) => SynthKind::Stack,
             _ if member.ty() == "gfp_t" => {
                 SynthKind::Flags(member.size(), Box::new(allocation_flags(format, &field.name, facts)))
@@ -230,7 +226,7 @@ fn printer(event: &Event, format: &Format, facts: &Facts) -> Printer {
     Printer::synthetic(format, event.fields.iter().zip(&format.fields).map(value).collect())
 }
 
-/// What prints the names of allocation flags: the kernel's own table, as an event with such a field has it.
+/// The printer of the names of allocation flags, from the table of a kernel event with such a field.
 fn allocation_flags(format: &Format, field: &str, facts: &Facts) -> Printer {
     const BEGIN: &str = "__print_flags(REC->gfp_flags, \"|\", ";
     let text = facts.tracefs.format("kmem", "kmalloc").ok().flatten().unwrap_or_default();

@@ -1,21 +1,20 @@
-//! The catalogue with what every definition needs of it: ids, charges and places among all definitions.
+//! The catalogue, with the ids, charges and serial numbers of definitions.
 
 use std::{collections::HashMap, sync::Arc};
 
-use rustix::io::Errno;
-
 use crate::{
     engine::{
+        command::error::{CommandError, ErrorKind},
         quota::{Charge, Kind, Quotas},
-        registry::catalogue::{Events, Made},
+        registry::catalogue::{DefinedEvent, Events},
     },
     event::EventId,
 };
 
-/// The client that pays for definitions.
+/// The client that is charged for definitions.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct DefinitionOwner<'a> {
-    /// What all clients have.
+    /// The quotas of all clients.
     pub(in crate::engine) quotas: &'a Quotas,
     /// Its uid.
     pub(in crate::engine) uid: u32,
@@ -25,30 +24,28 @@ impl DefinitionOwner<'_> {
     /// Charges the bytes of a definition.
     ///
     /// # Errors
-    /// `ENOMEM` when the uid has as many as it may have.
-    pub(in crate::engine) fn charge(&self, bytes: usize) -> Result<Charge, Errno> {
-        self.quotas.charge(self.uid, Kind::DefinitionBytes, bytes).map_err(|_| Errno::NOMEM)
+    /// `ENOMEM` if the uid has reached its limit.
+    pub(in crate::engine) fn charge(&self, bytes: usize) -> Result<Charge, CommandError> {
+        self.quotas.charge(self.uid, Kind::DefinitionBytes, bytes).map_err(|_| ErrorKind::NoMemory.into())
     }
 }
 
-/// What a change of definitions means for instances.
+/// The consequences of a change of definitions for instances.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::engine) struct EventChanges {
-    /// Events that are gone.
+    /// Removed events.
     pub(in crate::engine) removed: Vec<EventId>,
-    /// Events whose probes are others than before.
+    /// Events whose probes changed.
     pub(in crate::engine) redefined: Vec<EventId>,
-    /// Entries for the `error_log` of the top instance.
-    pub(in crate::engine) log: Vec<Vec<u8>>,
 }
 
 /// The events, and the charges of their definitions.
 #[derive(Debug)]
 pub(in crate::engine) struct EventTable {
     events: Arc<Events>,
-    /// The bytes of the definitions of dynamic and synthetic events.
+    /// Charges for the bytes of the definitions of dynamic and synthetic events.
     charges: HashMap<EventId, Vec<Charge>>,
-    /// How many dynamic events were ever defined: their order in `dynamic_events`.
+    /// Number of dynamic events defined so far, which gives their order in `dynamic_events`.
     definitions: u64,
 }
 
@@ -62,27 +59,35 @@ impl EventTable {
         &self.events
     }
 
-    /// An id for one more event.
+    /// An id for a new event.
     ///
     /// # Errors
-    /// `ENOSPC` when all are used.
-    pub(super) fn free_id(&self) -> Result<u16, Errno> {
-        self.events.free_id().ok_or(Errno::NOSPC)
+    /// `ENOSPC` if all ids are in use.
+    pub(super) fn free_id(&self) -> Result<u16, CommandError> {
+        self.events.free_id().ok_or_else(|| ErrorKind::NoIds.into())
     }
 
     /// Adds an event that the kernel does not know.
     ///
     /// # Errors
-    /// `EEXIST` for a name that is taken.
-    pub(super) fn add(&mut self, made: Made) -> Result<EventId, Errno> {
+    /// `EEXIST` for an existing name.
+    pub(super) fn add(&mut self, made: DefinedEvent) -> Result<EventId, CommandError> {
         Arc::make_mut(&mut self.events).add(made)
+    }
+
+    /// Adds an event that the kernel does not know and whose name may be taken.
+    ///
+    /// # Errors
+    /// `ENOSPC` when numbers are used up.
+    pub(super) fn add_alike(&mut self, made: DefinedEvent) -> Result<EventId, CommandError> {
+        Arc::make_mut(&mut self.events).add_alike(made)
     }
 
     /// Adds an event of the kernel.
     ///
     /// # Errors
     /// As [`EventTable::add`].
-    pub(super) fn add_known(&mut self, system: &str, name: &str) -> Result<EventId, Errno> {
+    pub(super) fn add_known(&mut self, system: &str, name: &str) -> Result<EventId, CommandError> {
         Arc::make_mut(&mut self.events).add_known(system, name)
     }
 
@@ -93,24 +98,24 @@ impl EventTable {
         changes.removed.push(event);
     }
 
-    /// The place of the next definition among all of them.
+    /// The serial number of the next definition.
     pub(super) fn definitions(&self) -> u64 {
         self.definitions
     }
 
-    /// Counts a definition; its place among all of them.
+    /// Counts a definition. Returns its serial number.
     pub(super) fn count_definition(&mut self) -> u64 {
         let place = self.definitions;
         self.definitions += 1;
         place
     }
 
-    /// Keeps the charge of a definition as long as its event is there.
+    /// Holds the charge of a definition as long as its event exists.
     pub(super) fn keep_charge(&mut self, event: EventId, charge: Charge) {
         self.charges.entry(event).or_default().push(charge);
     }
 
-    /// Keeps the charges of the longest definitions of an event; the others are gone.
+    /// Holds the charges of the longest definitions of an event, and releases the others.
     pub(super) fn keep_charges(&mut self, event: EventId, count: usize) {
         if let Some(charges) = self.charges.get_mut(&event) {
             charges.sort_by_key(|charge| std::cmp::Reverse(charge.amount()));

@@ -1,12 +1,15 @@
-//! What is asked for at the start: a list of events, and words of the kernel's command line.
+//! Settings at the start: a list of events, and words of the kernel's command line.
 //!
-//! The words are those that the kernel's own tracing takes (Documentation/admin-guide/kernel-parameters.txt), so that
-//! one line serves both.
-
-use rustix::io::Errno;
+//! The words are those that the kernel's own tracing accepts (Documentation/admin-guide/kernel-parameters.txt), so
+//! one command line serves both.
 
 use crate::{
-    engine::{Command, Engine, instances::select::Selector},
+    engine::{
+        Engine, InstanceCommand,
+        command::error::{CommandError, ErrorKind},
+        instances::select::Selector,
+        operations::lifecycle,
+    },
     event::InstanceId,
 };
 
@@ -18,7 +21,7 @@ struct Instance {
     events: Vec<String>,
 }
 
-/// What a command line asks for.
+/// The settings of a command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Boot {
     options: Vec<String>,
@@ -28,7 +31,7 @@ pub struct Boot {
 }
 
 impl Boot {
-    /// Reads a kernel's command line (/proc/cmdline); a blank within double quotes belongs to its word.
+    /// Parses a kernel's command line (/proc/cmdline). A blank within double quotes belongs to its word.
     pub fn read(line: &str) -> Self {
         let mut boot = Self::default();
         let mut top = Instance { on: true, ..Instance::default() };
@@ -39,7 +42,7 @@ impl Boot {
             };
             let list = || value.split(',').filter(|part| !part.is_empty()).map(str::to_owned);
             match key {
-                // The last one counts, as in the kernel, which copies it into one buffer.
+                // The last word counts, as in the kernel, which copies it into one buffer.
                 "trace_event" => top.events = list().collect(),
                 "trace_options" => boot.options = list().collect(),
                 "trace_clock" => boot.clock = Some(value.to_owned()),
@@ -52,7 +55,7 @@ impl Boot {
         boot
     }
 
-    /// The events of a list, of the top: `SYSTEM:EVENT,SYSTEM,...`
+    /// The events of a list, for the top instance: `SYSTEM:EVENT,SYSTEM,...`
     pub fn events(list: &str) -> Self {
         Self::read(&format!("trace_event=\"{list}\""))
     }
@@ -68,7 +71,8 @@ fn words(line: &str) -> Vec<String> {
     parts.map(|part| part.replace('"', "")).filter(|word| !word.is_empty()).collect()
 }
 
-/// `NAME[^FLAGS][@WHERE][,EVENT...]`: of the flags `traceoff` is known, and all buffers are ordinary memory.
+/// `NAME[^FLAGS][@WHERE][,EVENT...]`. Of the flags only `traceoff` has an effect, and all buffers are in ordinary
+/// memory.
 fn instance(value: &str) -> Option<Instance> {
     let mut parts = value.split(',');
     let first = parts.next()?;
@@ -79,7 +83,7 @@ fn instance(value: &str) -> Option<Instance> {
     (!name.is_empty()).then(|| Instance { name: name.to_owned(), on, events })
 }
 
-/// A number with a letter behind it (`memparse()`), the two pages that a buffer has at least.
+/// A number with an optional unit letter (`memparse()`), at least the two pages of the smallest buffer.
 fn size(text: &str) -> Option<usize> {
     let text = text.split(|c: char| !c.is_ascii_alphanumeric()).next()?;
     let units = [(['k', 'K'], 1 << 10), (['m', 'M'], 1 << 20), (['g', 'G'], 1 << 30)];
@@ -92,58 +96,55 @@ fn size(text: &str) -> Option<usize> {
     number.checked_mul(unit).map(|bytes| bytes.max(4096))
 }
 
-impl Engine {
-    /// Does what was asked for at the start. What does not succeed is left out, and given back: what it was, and the
-    /// error.
-    pub fn boot(&mut self, boot: &Boot) -> Vec<(String, Errno)> {
-        let mut failed = Vec::new();
-        let mut keep = |what: String, done: Result<(), Errno>| {
-            if let Err(error) = done {
-                failed.push((what, error));
+/// Applies the settings of the start. Settings that fail are skipped, and returned with their errors.
+pub fn boot(engine: &mut Engine, boot: &Boot) -> Vec<(String, CommandError)> {
+    let mut failed = Vec::new();
+    let mut keep = |what: String, done: Result<(), CommandError>| {
+        if let Err(error) = done {
+            failed.push((what, error));
+        }
+    };
+    for word in &boot.options {
+        let done = engine.apply(InstanceId::TOP, &InstanceCommand::OptionWord(word.as_bytes()));
+        keep(format!("trace_options={word}"), done);
+    }
+    if let Some(clock) = &boot.clock {
+        keep(
+            format!("trace_clock={clock}"),
+            engine.apply(InstanceId::TOP, &InstanceCommand::Clock(clock.as_bytes())),
+        );
+    }
+    if let Some(bytes) = boot.bytes {
+        keep(
+            "trace_buf_size".to_owned(),
+            engine.apply(InstanceId::TOP, &InstanceCommand::BufferSize { cpu: None, bytes }),
+        );
+    }
+    for one in &boot.instances {
+        let instance = match (one.name.as_str(), engine.instances.find(&one.name)) {
+            ("", _) => Ok(InstanceId::TOP),
+            (_, Some(instance)) => Ok(instance),
+            (name, None) => lifecycle::make(engine, name),
+        };
+        let instance = match instance {
+            Ok(instance) => instance,
+            Err(error) => {
+                keep(format!("trace_instance={}", one.name), Err(error));
+                continue;
             }
         };
-        for word in &boot.options {
-            let done = self.apply(InstanceId::TOP, &Command::OptionWord(word.as_bytes()));
-            keep(format!("trace_options={word}"), done);
+        if !one.on {
+            keep("traceoff".to_owned(), engine.apply(instance, &InstanceCommand::Tracing(false)));
         }
-        if let Some(clock) = &boot.clock {
-            keep(
-                format!("trace_clock={clock}"),
-                self.apply(InstanceId::TOP, &Command::Clock(clock.as_bytes())),
-            );
-        }
-        if let Some(bytes) = boot.bytes {
-            keep(
-                "trace_buf_size".to_owned(),
-                self.apply(InstanceId::TOP, &Command::BufferSize { cpu: None, bytes }),
-            );
-        }
-        for one in &boot.instances {
-            let instance = match (one.name.as_str(), self.find(&one.name)) {
-                ("", _) => Ok(InstanceId::TOP),
-                (_, Some(instance)) => Ok(instance),
-                (name, None) => self.make(name),
+        for word in &one.events {
+            let done = match Selector::read(word.as_bytes()) {
+                Some((on, which)) => engine.apply(instance, &InstanceCommand::Events { which, on }),
+                None => Err(ErrorKind::Invalid.into()),
             };
-            let instance = match instance {
-                Ok(instance) => instance,
-                Err(error) => {
-                    keep(format!("trace_instance={}", one.name), Err(error));
-                    continue;
-                }
-            };
-            if !one.on {
-                keep("traceoff".to_owned(), self.apply(instance, &Command::Tracing(false)));
-            }
-            for word in &one.events {
-                let done = match Selector::read(word.as_bytes()) {
-                    Some((on, which)) => self.apply(instance, &Command::Events { which, on }),
-                    None => Err(Errno::INVAL),
-                };
-                keep(format!("event {word}"), done);
-            }
+            keep(format!("event {word}"), done);
         }
-        failed
     }
+    failed
 }
 
 #[cfg(test)]
@@ -151,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_line_asks_for_events() {
+    fn a_command_line_selects_events() {
         let boot = Boot::read(
             "root=/dev/vda ro trace_event=sched:sched_switch,irq \"trace_clock=mono\" trace_options=sym-addr,noirq-info \
              trace_buf_size=2M trace_instance=foo^traceoff@0x100:1M,sched:* trace_instance=bar quiet\n",

@@ -1,60 +1,66 @@
-//! What a state file may say: a file that says anything else was not written by us, or is damaged, and is not taken up at all.
+//! Limits on the content of a state file. A file that exceeds one was not written by this program or is damaged, and
+//! is rejected as a whole.
 //!
-//! Limits are those of the files of the mirror that set the same things. What is within them and cannot be had any more (an event
-//! of a module that is gone, more memory than there is) is told when it is set, and left out.
+//! The limits are those of the mirror's files that set the same values. A value within its limits may still be
+//! impossible now (an event of an unloaded module, more memory than the machine has). Such a value is logged and
+//! skipped when it is set.
 
 use std::collections::HashSet;
 
 use super::{Saved, SavedHist, SavedInstance};
 use crate::{
     buffer::{PageSize, clock::Clock},
-    engine::{core::is_name, instances::thread_lists::PID_LIMIT, tasks::KEPT_MAX},
+    engine::{
+        instances::{table::is_name, thread_lists::PID_LIMIT},
+        tasks::CAPACITY_MAX,
+    },
 };
 
-/// Bytes of a state file at most.
+/// Maximum size of a state file in bytes.
 pub const BYTES_MAX: usize = 64 << 20;
-/// CPUs that a kernel can be built for (`NR_CPUS_RANGE_END` of x86-64 with `MAXSMP`).
+/// Maximum number of CPUs of any kernel configuration (`NR_CPUS_RANGE_END` of x86-64 with `MAXSMP`).
 const CPUS_MAX: usize = 8192;
-/// Things of one sort at most, where events have them: there are half as many numbers of events.
+/// Maximum number of entries of one kind, such as filters; there are half as many event ids.
 const EVENTS_MAX: usize = 1 << 17;
-/// Instances at most.
+/// Maximum number of instances.
 const INSTANCES_MAX: usize = 1 << 16;
-/// Options at most, and bytes of a word: the kernel's buffer for it.
+/// Maximum number of options, and of bytes of an option's word: the kernel's buffer for it.
 const OPTIONS_MAX: usize = 512;
 const OPTION_MAX: usize = 64;
-/// Threads in a list at most (`PID_MAX_LIMIT`).
+/// Maximum number of threads in a list (`PID_MAX_LIMIT`).
 const PIDS_MAX: usize = 1 << 22;
-/// Bytes of a definition, a command or a filter at most: some times what can be written at once, as what is shown may be longer.
+/// Maximum bytes of a definition, a command or a filter: several times the limit of one write, because the shown text
+/// may be longer.
 const TEXT_MAX: usize = 64 * 1024;
-/// Lines of a `trigger` file at most.
+/// Maximum number of lines of a `trigger` file.
 const LINES_MAX: usize = 4096;
-/// Bytes of a buffer at most: more than any machine has.
+/// Maximum size of a buffer in bytes: more than any machine has.
 const BUFFER_MAX: usize = 1 << 46;
 
-/// Why a state file is not taken up.
+/// Why a state file is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum SavedError {
-    /// It is longer than any that we write.
+    /// It is longer than any valid file.
     #[error("it has more than {BYTES_MAX} bytes")]
     TooLong,
-    /// It is not JSON of our form.
+    /// It is not JSON of the expected form.
     #[error(transparent)]
     Form(#[from] serde_json::Error),
-    /// Something in it cannot have been set.
+    /// A value in it could not have been set.
     #[error("{what} of {whose}")]
     Value {
-        /// What it is.
+        /// The kind of value.
         what: &'static str,
-        /// Whose it is.
+        /// What it belongs to.
         whose: String,
     },
 }
 
 impl Saved {
-    /// Reads a state file. Nesting costs no stack: the form has four levels, and a fifth is refused where it begins.
+    /// Parses a state file. Nesting uses no stack: the form has four levels, and a fifth is rejected where it begins.
     ///
     /// # Errors
-    /// For what is not of its form, or says what cannot have been set.
+    /// The file does not have the form, or contains a value that could not have been set.
     pub fn parse(bytes: &[u8]) -> Result<Self, SavedError> {
         if bytes.len() > BYTES_MAX {
             return Err(SavedError::TooLong);
@@ -68,7 +74,7 @@ impl Saved {
         let own = Checked("the mirror");
         own.texts("a definition", "too many definitions", &self.definitions)?;
         own.texts("a path of a program", "too many programs", &self.programs)?;
-        own.is("a number of names that is too large", self.names <= KEPT_MAX)?;
+        own.is("a number of names that is too large", self.names <= CAPACITY_MAX)?;
         own.is("too many instances", self.instances.len() <= INSTANCES_MAX)?;
         own.is("too many histograms", self.hists.len() <= EVENTS_MAX)?;
         let mut names = HashSet::new();
@@ -123,7 +129,7 @@ impl SavedInstance {
     }
 }
 
-/// Whose values are looked at.
+/// Checks values that belong to something of this name.
 #[derive(Clone, Copy)]
 struct Checked<'a>(&'a str);
 
@@ -153,7 +159,7 @@ mod tests {
 
     use super::*;
 
-    /// A state with something of every sort.
+    /// A state with a value of every kind.
     fn whole() -> Value {
         let one = |name: &str| {
             json!({
@@ -175,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_write_is_taken_up() {
+    fn a_written_state_is_accepted() {
         let saved = parsed(&whole()).unwrap();
         assert_eq!((saved.instances.len(), saved.hists.len(), saved.instances[1].page), (2, 1, 8192));
         assert_eq!(Saved::parse(&serde_json::to_vec(&saved).unwrap()).unwrap(), saved);
@@ -188,7 +194,7 @@ mod tests {
         for (pointer, bad, what) in [
             ("/definitions/0", json!(long), "a definition of the mirror"),
             ("/programs/0", json!("a\0b"), "a path of a program of the mirror"),
-            ("/names", json!(KEPT_MAX + 1), "a number of names that is too large of the mirror"),
+            ("/names", json!(CAPACITY_MAX + 1), "a number of names that is too large of the mirror"),
             ("/instances/0/name", json!("top"), "an instance without a name of the mirror"),
             ("/instances/1/name", json!(""), "an instance without a name of the mirror"),
             ("/instances/1/name", json!("../x"), "an instance's name of the mirror"),
@@ -225,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_of_the_form_is_refused() {
+    fn other_forms_are_rejected() {
         for bad in [
             &b""[..],
             b"\0\0\0\0",
@@ -266,7 +272,7 @@ mod tests {
         })
     }
 
-    /// All places in a value.
+    /// The paths of all values inside a value.
     fn places(value: &Value, at: &str, all: &mut Vec<String>) {
         all.push(at.to_owned());
         match value {
@@ -282,7 +288,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
         #[test]
-        fn whatever_is_taken_up_is_within_limits(place in any::<prop::sample::Index>(), other in any_json()) {
+        fn accepted_states_are_within_limits(place in any::<prop::sample::Index>(), other in any_json()) {
             let mut state = whole();
             let mut all = Vec::new();
             places(&state, "", &mut all);

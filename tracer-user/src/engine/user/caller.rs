@@ -1,9 +1,10 @@
-//! Requests to `user_events_data` by ioctl(2), whose arguments lie in the caller's memory.
+//! Requests to `user_events_data` by ioctl(2), whose arguments are in the caller's memory.
 //!
-//! FUSE hands on the first eight bytes of them, and not where they lie; so the caller, who waits for the answer, is looked at as a
-//! debugger would: the system call that it is in, and its memory ([`client_memory`](crate::engine::client_memory)). It cannot leave
-//! the call before it has its answer, even when it is killed, so that its number is nobody else's. All of that may take as long as
-//! somebody else pleases, so nobody waits for it: a request goes on when there is news of it, and is refused at its deadline.
+//! FUSE passes on the first eight bytes of the argument, but not its address. The caller waits for the answer, so its
+//! system call and memory are inspected as a debugger would do it ([`client_memory`](crate::engine::client_memory)).
+//! The caller cannot leave the call before it has its answer, even if it is killed, so its thread id is not reused.
+//! The inspection can take as long as the client wants. No thread therefore waits for it: a request continues when
+//! the inspection reports, and is refused at its deadline.
 
 use std::{
     sync::Arc,
@@ -14,29 +15,30 @@ use rustix::io::Errno;
 
 use super::{
     register::{Layout, Registration},
-    spaces::{Asking, Placed},
+    spaces::{BitWrite, Requester},
 };
 use crate::engine::{
     Engine,
     client_memory::{ClientMemory, Look, Op, Seen, Text},
+    user::{self, register},
 };
 
-/// Bytes of a structure at most.
+/// Maximum size of a structure in bytes.
 const STRUCTURE_MAX: u32 = 4096;
-/// Bytes of the structures of both ages: `size`, `name_args`, `status_bit` and `write_index`, packed; or `size`, `enable_bit`,
-/// `enable_size`, `flags`, `enable_addr`, `name_args` and `write_index`. And of `struct user_unreg`: `size`, `disable_bit`, two that
-/// are reserved, `disable_addr`.
+/// Sizes in bytes of the structures. The old `struct user_reg` has `size`, `name_args`, `status_bit` and
+/// `write_index`, packed. The new one has `size`, `enable_bit`, `enable_size`, `flags`, `enable_addr`, `name_args`
+/// and `write_index`. `struct user_unreg` has `size`, `disable_bit`, two reserved fields and `disable_addr`.
 const OLD: usize = 20;
 const NEW: usize = 28;
 const UNREGISTER: usize = 16;
 /// `USER_EVENT_REG_PERSIST` and `USER_EVENT_REG_MULTI_FORMAT`.
 const PERSIST: u16 = 1;
 const MULTI_FORMAT: u16 = 1 << 1;
-/// How long an answer may take; and where the caller's memory is known not to answer.
+/// Deadline of an answer, and the deadline if the caller's memory did not answer before.
 const PATIENCE: Duration = Duration::from_secs(4);
 const PATIENCE_OF_STUCK: Duration = Duration::from_secs(1);
 
-/// What is asked for, by the number of the request (include/uapi/linux/user_events.h).
+/// The kinds of request (include/uapi/linux/user_events.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// `DIAG_IOCSREG`
@@ -48,7 +50,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// The request of a number: direction, eight bytes, `*`, and which.
+    /// The request of an ioctl number: direction, size of eight bytes, `*`, and the request's number.
     pub fn of(number: u32) -> Option<Self> {
         match number {
             0xc008_2a00 => Some(Self::Register),
@@ -59,51 +61,51 @@ impl Request {
     }
 }
 
-/// A thread that waits for the answer to a request.
+/// A thread that waits for the answer to its request.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
-    /// Its id.
+    /// Thread id.
     pub task: u32,
-    /// Its user.
+    /// User id.
     pub uid: u32,
     /// The file.
     pub file: u64,
     /// The number of the request.
     pub number: u32,
-    /// The first bytes of what it is about.
+    /// The first bytes of the argument.
     pub head: [u8; 8],
 }
 
-/// Something to be done with the mirror.
-pub(super) type Act = Box<dyn FnOnce(&mut Engine) + Send>;
-/// Has it done by whoever owns the mirror, some time later; drops it where everything ends.
-pub type Access = Arc<dyn Fn(Act) + Send + Sync>;
-/// Takes what a request comes to.
+/// A job for the owner of the engine.
+pub(super) type OwnerJob = Box<dyn FnOnce(&mut Engine) + Send>;
+/// Queues a job for the owner of the engine. At the daemon's end the job is dropped.
+pub type Access = Arc<dyn Fn(OwnerJob) + Send + Sync>;
+/// Receives the result of a request.
 pub type Answer = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
-/// What is left to be written before a request is answered, and what undoes it.
+/// The write that remains before a request is answered, and how to undo the request if it fails.
 #[derive(Debug)]
-enum Last {
-    /// A registration's bit and index, taken back if they cannot be written.
-    Enable { placed: Placed, address: u64, bit: u8 },
-    /// A bit that is not used any more.
-    Clear(Placed),
-    /// What the first interface gives back, whether it can be written or not.
+enum PendingWrite {
+    /// Writes a registration's bit and index. If that fails, the registration is undone.
+    Enable { bit_write: BitWrite, address: u64, bit: u8 },
+    /// Clears a bit that is no longer in use.
+    Clear(BitWrite),
+    /// Writes the results of the first interface. A failure is ignored.
     Words(Op),
 }
 
 impl Caller {
-    /// Does what is asked for, and answers then.
+    /// Serves the request, then calls `answer`.
     pub fn serve(self, request: Request, access: &Access, answer: Answer) {
         let (structure, text) = match self.parts(request) {
             Ok(parts) => parts,
             Err(errno) => return answer(Err(errno)),
         };
         let then = Arc::clone(access);
-        access(Box::new(move |mirror| {
-            mirror.user_learn();
-            let known = mirror.user.spaces.known(self.task);
-            let Some(memory) = mirror.user.spaces.memory().cloned() else { return answer(Err(Errno::NOMEM)) };
+        access(Box::new(move |engine| {
+            user::learn(engine);
+            let known = engine.user.spaces.known(self.task);
+            let Some(memory) = engine.user.spaces.memory().cloned() else { return answer(Err(Errno::NOMEM)) };
             let patience = if known.is_some_and(|(_, stuck)| stuck) { PATIENCE_OF_STUCK } else { PATIENCE };
             let deadline = Instant::now() + patience;
             let look = Look {
@@ -118,8 +120,8 @@ impl Caller {
             let then = move |id, seen: Result<Seen, Errno>| match seen {
                 Ok(seen) => {
                     let access = Arc::clone(&then);
-                    then(Box::new(move |mirror| {
-                        self.go_on(request, mirror, &its, (id, &seen), deadline, access, answer);
+                    then(Box::new(move |engine| {
+                        self.resume(request, engine, &its, (id, &seen), deadline, access, answer);
                     }));
                 }
                 Err(errno) => {
@@ -131,20 +133,21 @@ impl Caller {
         }));
     }
 
-    /// What a request comes to in the mirror with what was seen of its caller, where nothing can be written: for tests.
+    /// Applies a request with an inspection of its caller, without writing to the caller's memory. For tests.
     ///
     /// # Errors
-    /// As the request's.
+    /// The errors of the request.
     #[cfg(any(test, feature = "internals"))]
-    pub fn try_on(self, mirror: &mut Engine, seen: &Seen) -> Result<(), Errno> {
+    pub fn try_on(self, engine: &mut Engine, seen: &Seen) -> Result<(), Errno> {
         let request = Request::of(self.number).ok_or(Errno::NOTTY)?;
         self.parts(request)?;
-        let asking = Asking { task: self.task, uid: self.uid, look: 0, seen };
-        mirror.user.spaces.meet(asking);
-        self.apply(request, mirror, asking).map(drop)
+        let requester = Requester { task: self.task, uid: self.uid, look: 0, seen };
+        engine.user.spaces.identify(requester);
+        self.apply(request, engine, requester).map(drop)
     }
 
-    /// What of the caller's memory a request is about: bytes of a structure that says its size itself, and where a text lies.
+    /// The parts of the caller's memory to read: the size of the structure, which states its size itself, and the
+    /// location of a text.
     fn parts(&self, request: Request) -> Result<(u16, Text), Errno> {
         let size = u32::from_ne_bytes([self.head[0], self.head[1], self.head[2], self.head[3]]);
         let known = match request {
@@ -167,57 +170,67 @@ impl Caller {
         Ok((size as u16, text))
     }
 
-    /// Goes on with what was seen.
-    #[expect(clippy::too_many_arguments, reason = "what a request has, once, and where it goes on")]
-    fn go_on(
+    /// Continues a request after the inspection.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "called once, with the state of a request and where it continues"
+    )]
+    fn resume(
         self,
         request: Request,
-        mirror: &mut Engine,
+        engine: &mut Engine,
         memory: &ClientMemory,
         (id, seen): (u64, &Seen),
         deadline: Instant,
         access: Access,
         answer: Answer,
     ) {
-        mirror.user_learn();
-        let asking = Asking { task: self.task, uid: self.uid, look: id, seen };
-        mirror.user.spaces.meet(asking);
-        let last = self.apply(request, mirror, asking);
-        if !(mirror.user.spaces.has_space(id) || matches!(last, Ok(Some(Last::Words(_))))) {
+        user::learn(engine);
+        let requester = Requester { task: self.task, uid: self.uid, look: id, seen };
+        engine.user.spaces.identify(requester);
+        let last = self.apply(request, engine, requester);
+        if !(engine.user.spaces.has_space(id) || matches!(last, Ok(Some(PendingWrite::Words(_))))) {
             memory.forget(id);
         }
         match last {
-            // By the mirror's owner, so that what is written follows the order of what happened.
+            // The owner queues the write, so that writes have the order of the requests.
             Ok(Some(last)) => self.write(last, memory, deadline, access, answer),
             Ok(None) => answer(Ok(())),
             Err(errno) => answer(Err(errno)),
         }
     }
 
-    /// Writes what is left to be written, and answers then.
-    fn write(self, last: Last, memory: &ClientMemory, deadline: Instant, access: Access, answer: Answer) {
+    /// Performs the remaining write, then answers.
+    fn write(
+        self,
+        last: PendingWrite,
+        memory: &ClientMemory,
+        deadline: Instant,
+        access: Access,
+        answer: Answer,
+    ) {
         match last {
-            Last::Enable { placed, address, bit } => {
-                let (space, key) = (placed.op.space, placed.op.key);
+            PendingWrite::Enable { bit_write, address, bit } => {
+                let (space, key) = (bit_write.op.space, bit_write.op.key);
                 let then =
                     move |done: Result<(), Errno>| {
                         if done.is_err() {
-                            access(Box::new(move |mirror| {
-                                mirror.user.spaces.withdraw(space, address, bit, key);
+                            access(Box::new(move |engine| {
+                                engine.user.spaces.withdraw(space, address, bit, key);
                             }));
                         }
-                        // As the kernel has it, where it cannot write (`user_events_ioctl_reg()`).
+                        // The kernel's errors for memory that it cannot write (`user_events_ioctl_reg()`).
                         answer(done.map_err(|errno| {
                             if errno == Errno::TIMEDOUT { Errno::FAULT } else { Errno::NOMEM }
                         }));
                     };
-                memory.request(placed.lane, placed.op, deadline, Box::new(then));
+                memory.request(bit_write.lane, bit_write.op, deadline, Box::new(then));
             }
-            Last::Clear(placed) => {
+            PendingWrite::Clear(bit_write) => {
                 let then = move |done: Result<(), Errno>| answer(done.map_err(|_| Errno::FAULT));
-                memory.request(placed.lane, placed.op, deadline, Box::new(then));
+                memory.request(bit_write.lane, bit_write.op, deadline, Box::new(then));
             }
-            Last::Words(op) => {
+            PendingWrite::Words(op) => {
                 let (lane, its, space) = (memory.lane(self.uid), memory.clone(), op.space);
                 let then = move |_| {
                     its.forget(space);
@@ -229,34 +242,36 @@ impl Caller {
         }
     }
 
-    /// Does what is asked for in the mirror; what is left to be written.
+    /// Applies the request in the engine. Returns the remaining write.
     fn apply(
         &self,
         request: Request,
-        mirror: &mut Engine,
-        asking: Asking<'_>,
-    ) -> Result<Option<Last>, Errno> {
+        engine: &mut Engine,
+        requester: Requester<'_>,
+    ) -> Result<Option<PendingWrite>, Errno> {
         match request {
-            Request::Register => self.register(mirror, asking).map(Some),
+            Request::Register => self.register(engine, requester).map(Some),
             Request::Delete => {
-                let name = asking.seen.text.as_ref().map_err(|errno| *errno)?;
-                mirror.user_delete(name, asking.seen.capable).map(|()| None)
+                let name = requester.seen.text.as_ref().map_err(|errno| *errno)?;
+                user::delete(engine, name, requester.seen.capable)?;
+                Ok(None)
             }
             Request::Unregister => {
-                let words = structure(asking.seen, UNREGISTER)?;
+                let words = structure(requester.seen, UNREGISTER)?;
                 let &[_, _, _, _, bit, 0, 0, 0, ..] = words else { return Err(Errno::INVAL) };
                 let address = long(words, 8);
-                mirror.user_forget(self.task, address, bit).map(|placed| Some(Last::Clear(placed)))
+                Ok(Some(PendingWrite::Clear(register::forget(engine, self.task, address, bit)?)))
             }
         }
     }
 
-    fn register(&self, mirror: &mut Engine, asking: Asking<'_>) -> Result<Last, Errno> {
-        let seen = asking.seen;
+    fn register(&self, engine: &mut Engine, requester: Requester<'_>) -> Result<PendingWrite, Errno> {
+        let seen = requester.seen;
         let text = || seen.text.as_ref().map_err(|errno| *errno);
         if seen.structure.as_ref().is_ok_and(|bytes| bytes.len() == OLD) {
             let kind = Registration { persists: false, multi: false };
-            let done = mirror.user_register(
+            let done = register::register_event(
+                engine,
                 (self.file, self.uid),
                 text()?,
                 Layout::StatusPage,
@@ -267,7 +282,7 @@ impl Caller {
                 (seen.argument.wrapping_add(12), done.bit),
                 (seen.argument.wrapping_add(16), done.index),
             ];
-            return Ok(Last::Words(Op { space: asking.look, key: 0, bit: None, words }));
+            return Ok(PendingWrite::Words(Op { space: requester.look, key: 0, bit: None, words }));
         }
         let words = structure(seen, NEW)?;
         let &[_, _, _, _, bit, size, first, second, ..] = words else { return Err(Errno::INVAL) };
@@ -279,30 +294,36 @@ impl Caller {
         {
             return Err(Errno::INVAL);
         }
-        // The kernel's half of the address space.
+        // An address in the kernel's half of the address space.
         if address.cast_signed() < 0 {
             return Err(Errno::FAULT);
         }
-        if mirror.user.spaces.has(self.task, address, bit) {
+        if engine.user.spaces.has(self.task, address, bit) {
             return Err(Errno::ADDRINUSE);
         }
         let kind = Registration { persists: flags & PERSIST != 0, multi: flags & MULTI_FORMAT != 0 };
-        let done =
-            mirror.user_register((self.file, self.uid), text()?, Layout::Address, kind, seen.capable)?;
-        let mut placed = mirror.user_ask(asking, &done, address, bit)?;
-        placed.op.words = vec![(seen.argument.wrapping_add(24), done.index)];
-        Ok(Last::Enable { placed, address, bit })
+        let done = register::register_event(
+            engine,
+            (self.file, self.uid),
+            text()?,
+            Layout::Address,
+            kind,
+            seen.capable,
+        )?;
+        let mut bit_write = register::register_bit(engine, requester, &done, address, bit)?;
+        bit_write.op.words = vec![(seen.argument.wrapping_add(24), done.index)];
+        Ok(PendingWrite::Enable { bit_write, address, bit })
     }
 }
 
-/// As much of a structure as is known, if what follows is zeroes (`copy_struct_from_user()`).
+/// The known part of a structure, if all bytes after it are zero (`copy_struct_from_user()`).
 fn structure(seen: &Seen, known: usize) -> Result<&[u8], Errno> {
     let bytes = seen.structure.as_ref().map_err(|errno| *errno)?;
     let (bytes, rest) = bytes.split_at_checked(known).ok_or(Errno::FAULT)?;
     if rest.iter().any(|byte| *byte != 0) { Err(Errno::TOOBIG) } else { Ok(bytes) }
 }
 
-/// The eight bytes at a place of a structure that has them.
+/// The eight bytes at an offset of a structure.
 fn long(bytes: &[u8], at: usize) -> u64 {
     let eight = bytes.get(at..).and_then(|rest| rest.first_chunk());
     eight.map_or(0, |eight| u64::from_ne_bytes(*eight))
@@ -324,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn structures_say_how_long_they_are() {
+    fn structures_state_their_size() {
         let caller = |size: u32| {
             let mut head = [0; 8];
             head[..4].copy_from_slice(&size.to_ne_bytes());
@@ -342,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_structure_must_be_zeroes() {
+    fn bytes_after_a_known_structure_must_be_zero() {
         let mut seen = Seen {
             process: 1,
             capable: false,

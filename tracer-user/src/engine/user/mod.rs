@@ -1,13 +1,14 @@
-//! User events: what programs register through `user_events_data`, and what they write into it (the kernel's
-//! trace_events_user.c, and docs/reference/user-events.md).
+//! User events: events that programs register through `user_events_data`, and the records that they write (the
+//! kernel's trace_events_user.c, and docs/reference/user-events.md).
 //!
-//! An event is there while somebody holds it: an open file that registered it, a process that asked to be told
-//! ([`spaces`]), an instance that has it on. One that is to persist, as those of `dynamic_events` and of the 6.1
-//! interface are, goes when it is deleted. Nothing here waits for anybody: what must be read from a program's memory is read
-//! before, and what must be written is handed to [`ClientMemory`](crate::engine::client_memory::ClientMemory), whose ticket tells when it is.
+//! An event exists as long as it has a holder: an open file that registered it, a process with a registered bit
+//! ([`spaces`]), or an instance that has it enabled. A persistent event (of `dynamic_events`, or of the 6.1
+//! interface) exists until it is deleted. Nothing here waits for a client. A program's memory is read before a
+//! request gets here, and writes are queued in [`ClientMemory`](crate::engine::client_memory::ClientMemory), whose
+//! ticket reports when they are done.
 
-mod asked;
 mod caller;
+mod enabler_list;
 mod page;
 mod record;
 mod register;
@@ -19,8 +20,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::io::Errno;
-
 pub use caller::{Access, Answer, Caller, Request};
 pub use register::{Layout, Registered, Registration};
 pub use user_events::{PendingUpdates, UserEvents};
@@ -28,7 +27,12 @@ pub use user_events::{PendingUpdates, UserEvents};
 use self::page::EVENTS_MAX;
 use crate::{
     buffer::clock::monotonic,
-    engine::{Engine, registry::table::EventChanges},
+    engine::{
+        Engine,
+        command::error::{CommandError, ErrorKind},
+        operations::changes,
+        registry::table::EventChanges,
+    },
     event::{
         EventId, InstanceId,
         user::{MULTI_SYSTEM, SYSTEM},
@@ -36,24 +40,25 @@ use crate::{
     lang::{ctype, define::Line, user::Command},
 };
 
-/// Nanoseconds after a change in which a child process may have been born with the state before.
+/// Nanoseconds after a change during which a child may have been born with the previous state.
 const SETTLING: u64 = 2_000_000_000;
-/// How long births and ends are taken in at a time; and where somebody asks for something, who is to be among those that are known.
+/// Time limit for processing births and ends of processes, and the limit if a request waits for it.
 const SLICE: Duration = Duration::from_millis(5);
 const SLICE_OF_REQUEST: Duration = Duration::from_millis(25);
 
 impl Engine {
-    /// It is closed.
+    /// Closes an open file.
     pub fn user_close(&mut self, file: u64) {
         for held in self.user.files.remove(&file).map(|table| table.held).unwrap_or_default() {
             if let Some(known) = self.user.known.get_mut(&held.event) {
                 known.files -= 1;
             }
-            self.user_let_go(held.event);
+            drop_holder(self, held.event);
         }
     }
 
-    /// What `user_events_status` reads. Events that have a bit stand behind it, as on 6.1, others as later kernels show them.
+    /// The content of `user_events_status`. Events with a bit in the page are listed as on 6.1, others as on later
+    /// kernels.
     pub fn user_status(&self) -> Vec<u8> {
         let mut text = String::new();
         let mut busy = 0;
@@ -62,7 +67,7 @@ impl Engine {
                 let _ = write!(text, "{bit}:");
             }
             text += &known.event.tracepoint();
-            if self.all().any(|state| state.is_enabled(*event)) {
+            if self.instances.is_enabled(*event) {
                 text += " # Used by ftrace";
                 busy += 1;
             }
@@ -72,191 +77,191 @@ impl Engine {
         text.into_bytes()
     }
 
-    /// Learns what became of tasks that take part, and what of that changes for programs. Bits that are to be written since the
-    /// last call are on their way, and events that nobody holds any more are gone. Where there is more to learn than can be at a
-    /// time, this is asked for again (`ClientMemory::on_attention`).
+    /// Processes births and ends of processes, and removes events without holders. Returns the updates of programs'
+    /// memory that have been queued since the last call. If the time limit is reached first, another call is
+    /// requested (`ClientMemory::on_attention`).
     pub fn user_news(&mut self) -> PendingUpdates {
-        self.user_news_within(SLICE)
+        updates_within(self, SLICE)
     }
+}
 
-    fn user_news_within(&mut self, slice: Duration) -> PendingUpdates {
-        if self.user.known.is_empty() && self.user.spaces.is_empty() {
-            return std::mem::take(&mut self.user.news);
-        }
-        let user = &mut self.user;
-        user.spaces.attend(|event| user.known.get(&event).map(|known| known.on));
-        let (born, more) = user.spaces.learn(Instant::now() + slice);
-        for born in born.iter().filter(|born| born.time < user.changed.saturating_add(SETTLING)) {
-            let state = |event: EventId| {
-                let known = user.known.get(&event)?;
-                (born.time < known.changed.saturating_add(SETTLING)).then_some(known.on)
-            };
-            user.spaces.tell_child(born, state, &mut user.news.ticket);
-        }
-        if more && let Some(memory) = user.spaces.memory() {
-            memory.attend_again();
-        }
-        self.user_tell();
-        let user = &mut self.user;
-        let mut loose = std::mem::take(&mut user.loose);
-        loose.append(&mut user.spaces.released);
-        for event in loose {
-            self.user_let_go(event);
-        }
-        std::mem::take(&mut self.user.news)
+fn updates_within(engine: &mut Engine, slice: Duration) -> PendingUpdates {
+    if engine.user.known.is_empty() && engine.user.spaces.is_empty() {
+        return std::mem::take(&mut engine.user.news);
     }
-
-    /// Tells programs of events that are on otherwise than before. They are looked through only when an instance has others on.
-    fn user_tell(&mut self) {
-        let now: Vec<(InstanceId, u64)> =
-            self.numbered().map(|(instance, state)| (instance, state.enabled.changes())).collect();
-        if now == self.user.told {
-            return;
-        }
-        self.user.told = now;
-        let now = monotonic();
-        let user = &mut self.user;
-        for (event, known) in &mut user.known {
-            let on = self.instances.values().any(|state| state.is_enabled(*event));
-            if on == known.on {
-                continue;
-            }
-            (known.on, known.changed) = (on, now);
-            user.changed = now;
-            user.spaces.tell(*event, on, &mut user.news.ticket);
-            if let Some(bit) = known.bit {
-                user.page.set(bit, on);
-                user.news.page = true;
-            }
-            if !on {
-                user.loose.push(*event);
-            }
-        }
+    let user = &mut engine.user;
+    user.spaces.attend(|event| user.known.get(&event).map(|known| known.on));
+    let (born, more) = user.spaces.learn(Instant::now() + slice);
+    for born in born.iter().filter(|born| born.time < user.changed.saturating_add(SETTLING)) {
+        let state = |event: EventId| {
+            let known = user.known.get(&event)?;
+            (born.time < known.changed.saturating_add(SETTLING)).then_some(known.on)
+        };
+        user.spaces.report_to_child(born, state, &mut user.news.ticket);
     }
-
-    /// A holder of an event less.
-    fn user_let_go(&mut self, event: EventId) {
-        let on = self.is_busy(event);
-        let lasts = self.user.known.get(&event).is_none_or(|known| known.persists);
-        if !lasts && !self.user.is_busy(event, on) {
-            self.user_remove(event);
-        }
+    if more && let Some(memory) = user.spaces.memory() {
+        memory.attend_again();
     }
+    update_enabled(engine);
+    let user = &mut engine.user;
+    let mut unheld = std::mem::take(&mut user.unheld);
+    unheld.append(&mut user.spaces.released);
+    for event in unheld {
+        drop_holder(engine, event);
+    }
+    std::mem::take(&mut engine.user.news)
+}
 
-    fn user_remove(&mut self, event: EventId) {
-        let Some(known) = self.user.known.remove(&event) else { return };
+/// Updates programs whose events were enabled or disabled. Looks at events only if an instance has changed.
+fn update_enabled(engine: &mut Engine) {
+    let now: Vec<(InstanceId, u64)> =
+        engine.instances.iter().map(|(instance, state)| (instance, state.enabled.changes())).collect();
+    if now == engine.user.reported {
+        return;
+    }
+    engine.user.reported = now;
+    let now = monotonic();
+    let user = &mut engine.user;
+    for (event, known) in &mut user.known {
+        let on = engine.instances.is_enabled(*event);
+        if on == known.on {
+            continue;
+        }
+        (known.on, known.changed) = (on, now);
+        user.changed = now;
+        user.spaces.report(*event, on, &mut user.news.ticket);
         if let Some(bit) = known.bit {
-            self.user.page.take(bit);
-            self.user.news.page |= known.on;
+            user.page.set(bit, on);
+            user.news.page = true;
         }
-        if let Some(named) = self.user.names.get_mut(&known.event.name) {
-            if known.event.multi.is_some() {
-                if named.formats.get(&known.fields) == Some(&event) {
-                    named.formats.remove(&known.fields);
-                }
-            } else {
-                named.single = None;
+        if !on {
+            user.unheld.push(*event);
+        }
+    }
+}
+
+/// Removes a holder of an event.
+fn drop_holder(engine: &mut Engine, event: EventId) {
+    let on = engine.is_busy(event);
+    let lasts = engine.user.known.get(&event).is_none_or(|known| known.persists);
+    if !lasts && !engine.user.is_busy(event, on) {
+        remove(engine, event);
+    }
+}
+
+fn remove(engine: &mut Engine, event: EventId) {
+    let Some(known) = engine.user.known.remove(&event) else { return };
+    if let Some(bit) = known.bit {
+        engine.user.page.free(bit);
+        engine.user.news.page |= known.on;
+    }
+    if let Some(named) = engine.user.names.get_mut(&known.event.name) {
+        if known.event.multi.is_some() {
+            if named.formats.get(&known.fields) == Some(&event) {
+                named.formats.remove(&known.fields);
             }
-            if named.single.is_none() && named.formats.is_empty() {
-                self.user.names.remove(&known.event.name);
+        } else {
+            named.single = None;
+        }
+        if named.single.is_none() && named.formats.is_empty() {
+            engine.user.names.remove(&known.event.name);
+        }
+    }
+    if known.persists && known.saved {
+        engine.touch_by_program();
+    }
+    let mut changes = EventChanges::default();
+    engine.registry.remove(event, &mut changes);
+    changes::apply_changes(engine, changes);
+}
+
+/// Deletes the events of a name (`DIAG_IOCSDEL`).
+///
+/// # Errors
+/// `ENOENT` for an unknown name, `EBUSY` for an event with holders, `EPERM` for a persistent event that the caller
+/// could not have registered.
+pub fn delete(engine: &mut Engine, name: &[u8], capable: bool) -> Result<(), CommandError> {
+    learn(engine);
+    let named = std::str::from_utf8(name).map(|name| engine.user.named(name)).unwrap_or_default();
+    if named.is_empty() {
+        return Err(ErrorKind::NotFound.into());
+    }
+    for event in named {
+        let on = engine.is_busy(event);
+        if engine.user.is_busy(event, on) {
+            return Err(ErrorKind::Busy.into());
+        }
+        // Events of the first interface persist too, and registering them needs no privilege.
+        let known = engine.user.known.get(&event);
+        if known.is_some_and(|known| known.persists && known.bit.is_none()) && !capable {
+            return Err(ErrorKind::Denied.into());
+        }
+        remove(engine, event);
+    }
+    Ok(())
+}
+
+/// Processes the births and ends of processes up to now. Their updates wait for the next [`Engine::user_news`].
+pub(in crate::engine) fn learn(engine: &mut Engine) {
+    engine.user.news = updates_within(engine, SLICE_OF_REQUEST);
+}
+
+/// Defines a user event by a line of `dynamic_events`.
+pub(in crate::engine) fn define(engine: &mut Engine, line: &[u8]) -> Result<(), CommandError> {
+    let text = line.strip_prefix(b"u:").ok_or(ErrorKind::Invalid)?;
+    let text = ctype::trim_start(text);
+    register::find(engine, Command::split(text)?, Registration { persists: true, multi: false }, 0, true)
+        .map(drop)
+}
+
+/// Deletes user events by a line of `dynamic_events`. Returns their number.
+///
+/// # Errors
+/// `EBUSY` for an event with holders. Events before it are deleted.
+pub(in crate::engine) fn delete_line(engine: &mut Engine, line: &Line<'_>) -> Result<usize, CommandError> {
+    let head = line.word(0);
+    let names = match head {
+        [b'-', b':', names @ ..] => names,
+        [b'-', ..] => return Ok(0),
+        _ => match ctype::split_once(head, |byte| byte == b':') {
+            Some((_, names)) => names,
+            None => return Ok(0),
+        },
+    };
+    let Ok(names) = std::str::from_utf8(names) else { return Ok(0) };
+    let (system, name) = match names.split_once('/') {
+        Some((system, name)) => (Some(system), name),
+        None => (None, names),
+    };
+    if system.is_some_and(|system| system != SYSTEM && system != MULTI_SYSTEM) {
+        return Ok(0);
+    }
+    let words: Vec<String> = line.words().skip(1).map(|w| String::from_utf8_lossy(w).into_owned()).collect();
+    learn(engine);
+    let mut gone = 0;
+    for event in engine.user.named(name) {
+        if engine.user.known.get(&event).is_some_and(|known| known.event.matches_deletion(&words)) {
+            let on = engine.is_busy(event);
+            if engine.user.is_busy(event, on) {
+                return Err(ErrorKind::Busy.into());
             }
+            remove(engine, event);
+            gone += 1;
         }
-        if known.persists && known.saved {
-            self.touch();
-        }
-        let mut changes = EventChanges::default();
-        self.registry.remove(event, &mut changes);
-        self.apply_changes(changes);
     }
+    Ok(gone)
+}
 
-    /// Deletes the events of a name: what `DIAG_IOCSDEL` does.
-    ///
-    /// # Errors
-    /// `ENOENT`, `EBUSY` for one that somebody holds, `EPERM` for one that is to persist and a caller who may not have made it.
-    pub fn user_delete(&mut self, name: &[u8], capable: bool) -> Result<(), Errno> {
-        self.user_learn();
-        let named = std::str::from_utf8(name).map(|name| self.user.named(name)).unwrap_or_default();
-        if named.is_empty() {
-            return Err(Errno::NOENT);
-        }
-        for event in named {
-            let on = self.is_busy(event);
-            if self.user.is_busy(event, on) {
-                return Err(Errno::BUSY);
-            }
-            // Those of the first interface persist too, and need nothing for it.
-            let known = self.user.known.get(&event);
-            if known.is_some_and(|known| known.persists && known.bit.is_none()) && !capable {
-                return Err(Errno::PERM);
-            }
-            self.user_remove(event);
-        }
-        Ok(())
+/// Deletes all user events without holders, when `dynamic_events` is emptied. The caller checks [`is_any_busy`]
+/// first, and fails with `EBUSY`.
+pub(in crate::engine) fn clear(engine: &mut Engine) {
+    for event in engine.user.known.keys().copied().collect::<Vec<_>>() {
+        remove(engine, event);
     }
+}
 
-    /// Takes births and ends into account that happened before now; what is to be written of it waits.
-    pub(in crate::engine) fn user_learn(&mut self) {
-        self.user.news = self.user_news_within(SLICE_OF_REQUEST);
-    }
-
-    /// A line of `dynamic_events` that defines a user event.
-    pub(in crate::engine) fn user_define(&mut self, line: &[u8]) -> Result<(), Errno> {
-        let text = line.strip_prefix(b"u:").ok_or(Errno::INVAL)?;
-        let text = ctype::trim_start(text);
-        self.user_find(Command::split(text)?, Registration { persists: true, multi: false }, 0, true)
-            .map(drop)
-    }
-
-    /// The part of a line of `dynamic_events` that deletes user events: how many went.
-    ///
-    /// # Errors
-    /// `EBUSY`; those before it are gone then.
-    pub(in crate::engine) fn user_delete_line(&mut self, line: &Line<'_>) -> Result<usize, Errno> {
-        let head = line.word(0);
-        let names = match head {
-            [b'-', b':', names @ ..] => names,
-            [b'-', ..] => return Ok(0),
-            _ => match ctype::split_once(head, |byte| byte == b':') {
-                Some((_, names)) => names,
-                None => return Ok(0),
-            },
-        };
-        let Ok(names) = std::str::from_utf8(names) else { return Ok(0) };
-        let (system, name) = match names.split_once('/') {
-            Some((system, name)) => (Some(system), name),
-            None => (None, names),
-        };
-        if system.is_some_and(|system| system != SYSTEM && system != MULTI_SYSTEM) {
-            return Ok(0);
-        }
-        let words: Vec<String> =
-            line.words().skip(1).map(|w| String::from_utf8_lossy(w).into_owned()).collect();
-        self.user_learn();
-        let mut gone = 0;
-        for event in self.user.named(name) {
-            if self.user.known.get(&event).is_some_and(|known| known.event.is_meant(&words)) {
-                let on = self.is_busy(event);
-                if self.user.is_busy(event, on) {
-                    return Err(Errno::BUSY);
-                }
-                self.user_remove(event);
-                gone += 1;
-            }
-        }
-        Ok(gone)
-    }
-
-    /// Takes all user events away that are nobody's, as emptying `dynamic_events` does; `EBUSY` when one is somebody's is for
-    /// [`Engine::user_any_busy`] to say first.
-    pub(in crate::engine) fn user_clear(&mut self) {
-        for event in self.user.known.keys().copied().collect::<Vec<_>>() {
-            self.user_remove(event);
-        }
-    }
-
-    /// Whether somebody holds any user event.
-    pub(in crate::engine) fn user_any_busy(&mut self) -> bool {
-        self.user_learn();
-        self.user.known.keys().any(|event| self.user.is_busy(*event, self.is_busy(*event)))
-    }
+/// Whether any user event has a holder.
+pub(in crate::engine) fn is_any_busy(engine: &mut Engine) -> bool {
+    learn(engine);
+    engine.user.known.keys().any(|event| engine.user.is_busy(*event, engine.is_busy(*event)))
 }

@@ -1,30 +1,30 @@
-//! The page of bits that programs of the 6.1 age map to see which events are on (`user_events_status`).
+//! The page of bits that shows which events are enabled to programs of the 6.1 interface (`user_events_status`).
 
-/// Bytes of the page, and the events that it has bits for.
+/// Size of the page in bytes.
 const BYTES: usize = 4096;
-/// What the text calls the greatest number of events.
+/// Maximum number of events, which the text shows.
 pub(super) const EVENTS_MAX: u32 = BYTES as u32 * 8;
 
-/// The page, and which bits are given out.
+/// The page, and which of its bits are allocated.
 #[derive(Debug)]
 pub(super) struct Page {
     bytes: Vec<u8>,
     given: Vec<bool>,
-    /// No bit before this one is free.
+    /// All bits below this one are allocated.
     lowest: usize,
 }
 
 impl Default for Page {
     fn default() -> Self {
-        // Programs take the first one for a failure.
+        // Programs treat bit 0 as a failure.
         let given = (0..EVENTS_MAX).map(|bit| bit == 0).collect();
         Self { bytes: vec![0; BYTES], given, lowest: 1 }
     }
 }
 
 impl Page {
-    /// Gives the lowest bit out that is free; none when all are.
-    pub(super) fn give(&mut self) -> Option<u32> {
+    /// Allocates the lowest free bit; `None` if all are allocated.
+    pub(super) fn allocate(&mut self) -> Option<u32> {
         let free = self.given.iter().skip(self.lowest).position(|given| !given);
         let free = free.map_or(self.given.len(), |behind| self.lowest + behind);
         self.lowest = free;
@@ -32,8 +32,8 @@ impl Page {
         Some(free as u32)
     }
 
-    /// Takes one back.
-    pub(super) fn take(&mut self, bit: u32) {
+    /// Frees a bit.
+    pub(super) fn free(&mut self, bit: u32) {
         self.set(bit, false);
         if let Some(given) = self.given.get_mut(bit as usize) {
             *given = false;
@@ -41,14 +41,13 @@ impl Page {
         }
     }
 
-    /// Sets or clears one.
+    /// Sets or clears a bit.
     pub(super) fn set(&mut self, bit: u32, on: bool) {
         let Some(byte) = self.bytes.get_mut(bit as usize / 8) else { return };
         let mask = 1 << (bit % 8);
         *byte = if on { *byte | mask } else { *byte & !mask };
     }
 
-    /// The bytes.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -59,17 +58,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_are_given_once_and_the_first_never() {
+    fn each_bit_is_allocated_once_and_the_first_never() {
         let mut page = Page::default();
-        assert_eq!((page.give(), page.give(), page.give()), (Some(1), Some(2), Some(3)));
+        assert_eq!((page.allocate(), page.allocate(), page.allocate()), (Some(1), Some(2), Some(3)));
         page.set(2, true);
         assert_eq!(page.bytes()[0], 4);
-        page.take(2);
-        assert_eq!((page.bytes()[0], page.give()), (0, Some(2)));
-        assert_eq!((4..EVENTS_MAX).filter(|bit| page.give() == Some(*bit)).count(), 32_764);
-        assert_eq!(page.give(), None);
-        page.take(77);
-        page.take(5);
-        assert_eq!((page.give(), page.give(), page.give()), (Some(5), Some(77), None));
+        page.free(2);
+        assert_eq!((page.bytes()[0], page.allocate()), (0, Some(2)));
+        assert_eq!((4..EVENTS_MAX).filter(|bit| page.allocate() == Some(*bit)).count(), 32_764);
+        assert_eq!(page.allocate(), None);
+        page.free(77);
+        page.free(5);
+        assert_eq!((page.allocate(), page.allocate(), page.allocate()), (Some(5), Some(77), None));
     }
 }

@@ -1,50 +1,55 @@
-//! What programs write into `user_events_data`: the number of an event in the file's table, and a record's bytes.
-
-use rustix::io::Errno;
+//! Records that programs write to `user_events_data`: the index of an event in the file's table, and the record's
+//! bytes.
 
 use super::Engine;
 use crate::{
     attach,
     buffer::Page,
-    engine::{instances::Status, records::mark::Writer},
+    engine::{
+        command::error::{CommandError, ErrorKind},
+        dependents,
+        instances::Status,
+        records::mark::Writer,
+    },
     event::InstanceId,
 };
 
-/// Bytes of the number in front.
+/// Size in bytes of the index before the record.
 const INDEX: usize = 4;
 
 impl Engine {
-    /// Records a write to an open file in every instance that has the event on; how much was taken. What is longer than any
-    /// record can be is taken and nothing recorded, as by the kernel.
+    /// Records a write to an open file in every instance that has the event enabled. Returns the number of bytes
+    /// accepted. As in the kernel, a record that is too long for the buffer is accepted and not recorded.
     ///
     /// # Errors
-    /// `EFAULT` for a write without a number and for texts that do not lie in the record, `EINVAL` for a negative number and for
-    /// what is shorter than the event's fields, `ENOENT` for a number that is none, `EBADF` while the event is off.
-    pub fn user_write(&mut self, file: u64, written: &[u8], writer: Writer) -> Result<usize, Errno> {
-        let (index, payload) = written.split_first_chunk::<INDEX>().ok_or(Errno::FAULT)?;
-        let index = usize::try_from(i32::from_ne_bytes(*index)).map_err(|_| Errno::INVAL)?;
+    /// `EFAULT` for a write without an index and for a text outside the record, `EINVAL` for a negative index and for
+    /// a record shorter than the event's fields, `ENOENT` for an unknown index, `EBADF` while the event is disabled.
+    pub fn user_write(&mut self, file: u64, written: &[u8], writer: Writer) -> Result<usize, CommandError> {
+        let (index, payload) = written.split_first_chunk::<INDEX>().ok_or(ErrorKind::BadAddress)?;
+        let index = usize::try_from(i32::from_ne_bytes(*index)).map_err(|_| ErrorKind::Invalid)?;
         let held = self
             .user
             .files
             .get(&file)
             .and_then(|table| table.held.get(index))
             .copied()
-            .ok_or(Errno::NOENT)?;
+            .ok_or(ErrorKind::NotFound)?;
         let event = held.event;
-        let known = self.user.known.get(&event).ok_or(Errno::NOENT)?;
+        let known = self.user.known.get(&event).ok_or(ErrorKind::NotFound)?;
         if payload.len() < known.event.min_size() {
-            return Err(Errno::INVAL);
+            return Err(ErrorKind::Invalid.into());
         }
         let on: Vec<InstanceId> = self
-            .numbered()
+            .instances
+            .iter()
             .filter(|(_, state)| state.is_enabled(event))
             .map(|(instance, _)| instance)
             .collect();
         if on.is_empty() {
-            return if held.first_age { Ok(written.len()) } else { Err(Errno::BADF) };
+            return if held.first_age { Ok(written.len()) } else { Err(ErrorKind::BadFile.into()) };
         }
         let Some(id) = self.registry.events().format(event, &self.facts).map(|format| format.id) else {
-            return Err(Errno::NOENT);
+            return Err(ErrorKind::NotFound.into());
         };
         let mut record = Vec::with_capacity(tracer_abi::COMMON_SIZE + payload.len());
         record.extend(id.to_ne_bytes());
@@ -55,7 +60,7 @@ impl Engine {
         let mut faulted = false;
         for instance in on {
             let Some(status) = self.status(instance).filter(Status::has_session) else { continue };
-            let Some(state) = self.get(instance) else { continue };
+            let Some(state) = self.instances.get(instance) else { continue };
             if record.len() > Page::longest(state.page()).min(tracer_abi::MAX_PAYLOAD) {
                 continue;
             }
@@ -63,9 +68,15 @@ impl Engine {
                 faulted |= status.records() && !status.is_soft_off(event);
                 continue;
             }
-            self.hand(instance, event, &record, &attach::Writer { cpu: writer.cpu, comm: writer.comm });
+            dependents::pass_record(
+                self,
+                instance,
+                event,
+                &record,
+                &attach::Writer { cpu: writer.cpu, comm: writer.comm },
+            );
         }
-        self.tasks.meet(writer.pid as i32, true);
-        if faulted { Err(Errno::FAULT) } else { Ok(written.len()) }
+        self.tasks_mut().look_up(writer.pid as i32, true);
+        if faulted { Err(ErrorKind::BadAddress.into()) } else { Ok(written.len()) }
     }
 }

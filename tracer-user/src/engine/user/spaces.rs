@@ -1,12 +1,14 @@
-//! Address spaces of processes that asked to be told by a bit in their memory whether an event is on.
+//! Address spaces of processes that registered bits in their memory, which show whether events are enabled.
 //!
-//! What a process asked for is all its threads', a child process has a copy, and with the process's end, or its next program, it is gone.
-//! A space is a number by which [`ClientMemory`] knows an address space; a task's number alone is never believed: each request shows
-//! whether its address space is still the one that is known, and after events were lost all processes are looked for.
+//! The registrations of a process apply to all its threads. A child process gets a copy. They end when the process
+//! ends or executes another program. A space is the number under which [`ClientMemory`] knows an address space. A
+//! task's id is never sufficient: each request shows whether the task still has the known address space, and after
+//! events were lost all processes are checked.
 //!
-//! A client may fork as often as it likes, and ask for thousands of addresses before: a birth and an end take the same time however
-//! many those are. A child shares its parent's list until either asks for something, and its memory is opened only if it is still
-//! there when all births and ends are known. What takes longer is done in parts.
+//! A client may fork any number of times and register thousands of addresses before. The time for a birth or an end
+//! therefore does not depend on the number of addresses. A child shares its parent's list until either registers
+//! something. Its memory is opened only if it still exists when all births and ends are processed. Longer work is
+//! done in parts.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -17,7 +19,7 @@ use std::{
 use rustix::io::Errno;
 use tracer_abi::{TaskEvent, task_event};
 
-use super::asked::{Asked, Enabler, Space, op};
+use super::enabler_list::{Enabler, EnablerList, Space, op};
 use crate::{
     attach::Tasks,
     buffer::clock::monotonic,
@@ -28,70 +30,70 @@ use crate::{
     event::EventId,
 };
 
-/// Births and ends that are taken at a time, and processes that are looked for.
+/// Number of births and ends, and of checked processes, per step.
 const AT_ONCE: usize = 256;
 
-/// A process that takes part.
+/// A process with registrations.
 #[derive(Clone, Copy, Debug)]
 struct Task {
     space: u64,
-    /// Since when: no other process of its number takes part since then.
+    /// The time since when it takes part, which identifies it among processes with the same id.
     mark: u64,
 }
 
-/// A task that waits for the answer to a request.
+/// A task that waits for the answer to its request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asking<'a> {
+pub(super) struct Requester<'a> {
     pub(super) task: u32,
     pub(super) uid: u32,
-    /// The number of the address space that was looked at.
+    /// The number of the inspected address space.
     pub(super) look: u64,
     pub(super) seen: &'a Seen,
 }
 
-/// Something that is to be written, and in which lane.
+/// A write to a client's memory, and its lane.
 #[derive(Debug)]
-pub(super) struct Placed {
+pub(super) struct BitWrite {
     pub(super) lane: u64,
     pub(super) op: Op,
 }
 
-/// Processes are looked for, after events about them were lost.
+/// A check of all processes, after events about them were lost.
 #[derive(Clone, Copy, Debug)]
 struct Check {
-    /// The next one.
+    /// The next process.
     from: u32,
-    /// Events were lost since it began.
+    /// Whether events were lost since the check began.
     again: bool,
 }
 
-/// All of them.
+/// All address spaces with registrations.
 #[derive(Debug, Default)]
 pub(super) struct Spaces {
     memory: Option<ClientMemory>,
     quotas: Quotas,
     all: HashMap<u64, Space>,
-    /// What spaces asked for, by numbers of their own.
-    asked: HashMap<u64, Asked>,
+    /// Lists of registered bits, by number.
+    lists: HashMap<u64, EnablerList>,
     tasks: BTreeMap<u32, Task>,
-    /// The thread that asked last, and its process.
-    met: Option<(u32, u32)>,
-    /// Lanes of processes, and how many spaces each is for.
+    /// The last thread that sent a request, and its process.
+    last_caller: Option<(u32, u32)>,
+    /// Lanes of processes, and the number of spaces of each.
     lanes: HashMap<u32, (u64, usize)>,
-    /// Lists that have an event.
+    /// Lists that contain an event.
     by_event: HashMap<EventId, BTreeSet<u64>>,
     keys: u64,
-    /// Which process reaches memory.
+    /// The number of the process that accesses memory.
     generation: u64,
     follow: Option<Tasks>,
-    /// Spaces of children whose memory is to be opened.
+    /// Spaces of children whose memory must be opened.
     unopened: Vec<Born>,
     check: Option<Check>,
-    /// Events that fewer ask for than before.
+    /// Events that lost registrations.
     pub(super) released: Vec<EventId>,
 }
 
-/// A child process that has a copy of what its parent asked for, and when it was born.
+/// A child process with a copy of its parent's registrations, and its time of birth.
 #[derive(Debug)]
 pub(super) struct Born {
     space: u64,
@@ -99,17 +101,16 @@ pub(super) struct Born {
 }
 
 impl Spaces {
-    /// Reaches memory by this from now on.
-    pub(super) fn reach_by(&mut self, memory: ClientMemory, quotas: Quotas) {
+    /// Sets how memory is accessed.
+    pub(super) fn set_memory(&mut self, memory: ClientMemory, quotas: Quotas) {
         (self.memory, self.quotas) = (Some(memory), quotas);
     }
 
-    /// What reaches memory.
     pub(super) fn memory(&self) -> Option<&ClientMemory> {
         self.memory.as_ref()
     }
 
-    /// What tells of births and ends, once somebody takes part.
+    /// The source of births and ends, once a process takes part.
     pub(super) fn followed(&self) -> Option<&Tasks> {
         self.follow.as_ref()
     }
@@ -118,17 +119,17 @@ impl Spaces {
         self.follow = Some(tasks);
     }
 
-    /// Whether anybody asks for an event.
+    /// Whether an event has registered bits.
     pub(super) fn is_used(&self, event: EventId) -> bool {
         self.by_event.contains_key(&event)
     }
 
-    /// Whether nobody takes part.
+    /// Whether no process takes part.
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// The address space that a process's first thread is known to have, and whether it does not answer.
+    /// The known address space of a process's first thread, and whether it is stuck.
     pub(super) fn known(&self, task: u32) -> Option<(u64, bool)> {
         let number = self.tasks.get(&task)?.space;
         let lane = self.all.get(&number)?.lane;
@@ -136,40 +137,40 @@ impl Spaces {
         Some((number, stuck))
     }
 
-    /// Learns of which process a task is, and forgets what is known of that if its address space is another one by now.
-    pub(super) fn meet(&mut self, asking: Asking<'_>) {
-        let process = asking.seen.process;
-        self.met = Some((asking.task, process));
-        // Of others the address space was not known when they were looked at.
-        let first = asking.task == process;
+    /// Determines the process of a task. If the process has another address space now, its registrations are dropped.
+    pub(super) fn identify(&mut self, requester: Requester<'_>) {
+        let process = requester.seen.process;
+        self.last_caller = Some((requester.task, process));
+        // The address spaces of other threads were unknown when they were inspected.
+        let first = requester.task == process;
         if !first {
-            self.gone(asking.task);
+            self.gone(requester.task);
         }
         let known = self.tasks.get(&process).and_then(|task| self.all.get(&task.space));
-        let dead = first && !asking.seen.alive;
-        if known.is_some_and(|space| dead || *space.identity != *asking.seen.identity) {
+        let dead = first && !requester.seen.alive;
+        if known.is_some_and(|space| dead || *space.identity != *requester.seen.identity) {
             self.gone(process);
         }
     }
 
-    /// The process of a task, which was met just now or is a process's first.
+    /// The process of a task that was just looked up or is a process's first thread.
     fn process(&self, task: u32) -> u32 {
-        self.met.filter(|(met, _)| *met == task).map_or(task, |(_, process)| process)
+        self.last_caller.filter(|(caller, _)| *caller == task).map_or(task, |(_, process)| process)
     }
 
-    /// Whether a task has asked for something at this place.
+    /// Whether a task has a registered bit at this place.
     pub(super) fn has(&self, task: u32, address: u64, bit: u8) -> bool {
         let space = self.tasks.get(&self.process(task)).and_then(|task| self.all.get(&task.space));
-        let asked = space.and_then(|space| self.asked.get(&space.asked));
-        asked.is_some_and(|asked| asked.enablers.contains_key(&(address, bit)))
+        let enabler_list = space.and_then(|space| self.lists.get(&space.list));
+        enabler_list.is_some_and(|enabler_list| enabler_list.enablers.contains_key(&(address, bit)))
     }
 
-    /// Whether an address space that was looked at is one of these.
+    /// Whether an inspected address space is known.
     pub(super) fn has_space(&self, number: u64) -> bool {
         self.all.contains_key(&number)
     }
 
-    /// The lane of a process, for one more space.
+    /// The lane of a process, with one more user.
     fn lane(&mut self, process: u32, uid: u32) -> Option<u64> {
         let memory = self.memory.as_ref()?;
         let (lane, spaces) = self.lanes.entry(process).or_insert_with(|| (memory.lane(uid), 0));
@@ -182,103 +183,106 @@ impl Spaces {
         self.keys
     }
 
-    /// Lets a task ask for an event, whose state its bit is to show. The task waits for us, and is the one that it was.
-    pub(super) fn ask(
+    /// Registers a bit of a task for an event. The task waits for the answer and is known to have this address space.
+    pub(super) fn register_bit(
         &mut self,
-        asking: Asking<'_>,
+        requester: Requester<'_>,
         event: EventId,
         (address, bit): (u64, u8),
         on: bool,
-    ) -> Result<Placed, Errno> {
-        let charge = self.quotas.charge(asking.uid, Kind::Enablers, 1).map_err(|_| Errno::NOMEM)?;
-        let number = match self.tasks.get(&asking.seen.process) {
+    ) -> Result<BitWrite, Errno> {
+        let charge = self.quotas.charge(requester.uid, Kind::Enablers, 1).map_err(|_| Errno::NOMEM)?;
+        let number = match self.tasks.get(&requester.seen.process) {
             Some(task) => task.space,
-            None => self.join(asking)?,
+            None => self.join(requester)?,
         };
         let key = self.key();
         let list = self.own_list(number).ok_or(Errno::NOMEM)?;
         let space = self.all.get_mut(&number).ok_or(Errno::NOMEM)?;
         let lane = space.lane.ok_or(Errno::NOMEM)?;
         space.count(charge);
-        let asked = self.asked.entry(list).or_default();
-        asked.enablers.insert((address, bit), Enabler { event, key, uid: asking.uid });
-        asked.by_event.insert((event, address, bit));
+        let enabler_list = self.lists.entry(list).or_default();
+        enabler_list.enablers.insert((address, bit), Enabler { event, key, uid: requester.uid });
+        enabler_list.by_event.insert((event, address, bit));
         self.by_event.entry(event).or_default().insert(list);
-        Ok(Placed { lane, op: op(number, key, address, bit, on) })
+        Ok(BitWrite { lane, op: op(number, key, address, bit, on) })
     }
 
-    fn join(&mut self, asking: Asking<'_>) -> Result<u64, Errno> {
-        let charge = self.quotas.charge(asking.uid, Kind::AddressSpaces, 1).map_err(|_| Errno::NOMEM)?;
-        let (process, mark) = (asking.seen.process, monotonic());
+    fn join(&mut self, requester: Requester<'_>) -> Result<u64, Errno> {
+        let charge = self.quotas.charge(requester.uid, Kind::AddressSpaces, 1).map_err(|_| Errno::NOMEM)?;
+        let (process, mark) = (requester.seen.process, monotonic());
         if let Some(follow) = &self.follow {
             follow.add(process, mark).map_err(|_| Errno::NOMEM)?;
         }
-        let lane = self.lane(process, asking.uid).ok_or(Errno::NOMEM)?;
-        let asked = self.key();
-        let spaces = BTreeSet::from([asking.look]);
-        self.asked.insert(asked, Asked { spaces, ..Asked::default() });
+        let lane = self.lane(process, requester.uid).ok_or(Errno::NOMEM)?;
+        let list = self.key();
+        let spaces = BTreeSet::from([requester.look]);
+        self.lists.insert(list, EnablerList { spaces, ..EnablerList::default() });
         let space = Space {
-            uid: asking.uid,
+            uid: requester.uid,
             process,
             lane: Some(lane),
-            identity: Arc::from(&asking.seen.identity[..]),
+            identity: Arc::from(&requester.seen.identity[..]),
             tasks: BTreeMap::from([(process, charge)]),
-            asked,
+            list,
             charges: Vec::new(),
         };
-        self.all.insert(asking.look, space);
-        self.tasks.insert(process, Task { space: asking.look, mark });
-        Ok(asking.look)
+        self.all.insert(requester.look, space);
+        self.tasks.insert(process, Task { space: requester.look, mark });
+        Ok(requester.look)
     }
 
-    /// The list of a space, which no other has from now on.
+    /// The number of a space's list, which is copied first if other spaces share it.
     fn own_list(&mut self, number: u64) -> Option<u64> {
-        let list = self.all.get(&number)?.asked;
-        let shared = self.asked.get_mut(&list)?;
+        let list = self.all.get(&number)?.list;
+        let shared = self.lists.get_mut(&list)?;
         if shared.spaces.len() <= 1 {
             return Some(list);
         }
-        let asked = Asked { spaces: BTreeSet::from([number]), ..shared.clone() };
+        let enabler_list = EnablerList { spaces: BTreeSet::from([number]), ..shared.clone() };
         shared.spaces.remove(&number);
         let own = self.key();
-        for event in asked.events() {
+        for event in enabler_list.events() {
             self.by_event.entry(event).or_default().insert(own);
         }
-        self.asked.insert(own, asked);
-        self.all.get_mut(&number)?.asked = own;
+        self.lists.insert(own, enabler_list);
+        self.all.get_mut(&number)?.list = own;
         Some(own)
     }
 
-    /// Forgets what a task asked for at a place; what clears the bit.
-    pub(super) fn forget(&mut self, task: u32, address: u64, bit: u8) -> Result<Placed, Errno> {
+    /// Unregisters a bit of a task. Returns the write that clears it.
+    pub(super) fn forget(&mut self, task: u32, address: u64, bit: u8) -> Result<BitWrite, Errno> {
         let number = self.tasks.get(&self.process(task)).ok_or(Errno::NOENT)?.space;
         let space = self.all.get(&number).ok_or(Errno::NOENT)?;
-        let asked = self.asked.get(&space.asked).ok_or(Errno::NOENT)?;
-        let op = asked.op(number, (address, bit), false).ok_or(Errno::NOENT)?;
+        let enabler_list = self.lists.get(&space.list).ok_or(Errno::NOENT)?;
+        let op = enabler_list.op(number, (address, bit), false).ok_or(Errno::NOENT)?;
         let lane = space.lane.ok_or(Errno::NOENT)?;
         self.withdraw(number, address, bit, op.key);
-        Ok(Placed { lane, op })
+        Ok(BitWrite { lane, op })
     }
 
-    /// Forgets what was asked for at a place of a space, if it is still the same.
+    /// Removes the bit at a place of a space, if it is still the same registration.
     pub(super) fn withdraw(&mut self, number: u64, address: u64, bit: u8, key: u64) {
-        let known = self.all.get(&number).and_then(|space| self.asked.get(&space.asked));
-        if known.and_then(|asked| asked.enablers.get(&(address, bit))).is_none_or(|known| known.key != key) {
+        let known = self.all.get(&number).and_then(|space| self.lists.get(&space.list));
+        if known
+            .and_then(|enabler_list| enabler_list.enablers.get(&(address, bit)))
+            .is_none_or(|known| known.key != key)
+        {
             return;
         }
         let Some(list) = self.own_list(number) else { return };
-        let Some(asked) = self.asked.get_mut(&list) else { return };
-        let Some(enabler) = asked.enablers.remove(&(address, bit)) else { return };
-        asked.by_event.remove(&(enabler.event, address, bit));
-        if !asked.has_event(enabler.event) {
+        let Some(enabler_list) = self.lists.get_mut(&list) else { return };
+        let Some(enabler) = enabler_list.enablers.remove(&(address, bit)) else { return };
+        enabler_list.by_event.remove(&(enabler.event, address, bit));
+        if !enabler_list.has_event(enabler.event) {
             self.unuse(enabler.event, list);
         }
         if let Some(space) = self.all.get_mut(&number) {
-            space.count_no_more(enabler.uid);
+            space.release_charge(enabler.uid);
         }
     }
 
-    /// A list has an event no more.
+    /// Removes a list from the lists of an event.
     fn unuse(&mut self, event: EventId, list: u64) {
         if let Some(lists) = self.by_event.get_mut(&event) {
             lists.remove(&list);
@@ -289,36 +293,36 @@ impl Spaces {
         }
     }
 
-    /// Tells all who ask for an event that it is on or off now, as a part of a change that is begun when there is anybody.
-    pub(super) fn tell(&self, event: EventId, on: bool, change: &mut Option<Ticket>) {
+    /// Queues the update of all bits of an event. Starts a change (`change`) if there are any.
+    pub(super) fn report(&self, event: EventId, on: bool, change: &mut Option<Ticket>) {
         let (Some(memory), Some(lists)) = (&self.memory, self.by_event.get(&event)) else { return };
         let change = &*change.get_or_insert_with(|| memory.change());
-        for asked in lists.iter().filter_map(|list| self.asked.get(list)) {
-            for number in &asked.spaces {
+        for enabler_list in lists.iter().filter_map(|list| self.lists.get(list)) {
+            for number in &enabler_list.spaces {
                 let Some(lane) = self.all.get(number).and_then(|space| space.lane) else { continue };
-                let ops = asked.places(event).filter_map(|place| asked.op(*number, place, on));
+                let ops = enabler_list.places(event).filter_map(|place| enabler_list.op(*number, place, on));
                 memory.write(lane, ops, Some(change));
             }
         }
     }
 
-    /// What a space is to be told where `state` knows the event.
+    /// The updates of a space's bits, for events that `state` knows.
     fn ops(
         &self,
         number: u64,
         state: impl Fn(EventId) -> Option<bool>,
     ) -> Option<(u64, impl Iterator<Item = Op>)> {
         let space = self.all.get(&number)?;
-        let asked = self.asked.get(&space.asked)?;
-        let events = asked.events().filter_map(move |event| Some((event, state(event)?)));
+        let enabler_list = self.lists.get(&space.list)?;
+        let events = enabler_list.events().filter_map(move |event| Some((event, state(event)?)));
         let ops = events.flat_map(move |(event, on)| {
-            asked.places(event).filter_map(move |place| asked.op(number, place, on))
+            enabler_list.places(event).filter_map(move |place| enabler_list.op(number, place, on))
         });
         Some((space.lane?, ops))
     }
 
-    /// Tells a new process what `state` says of its events.
-    pub(super) fn tell_child(
+    /// Updates the bits of a new process to `state`.
+    pub(super) fn report_to_child(
         &self,
         born: &Born,
         state: impl Fn(EventId) -> Option<bool>,
@@ -331,7 +335,8 @@ impl Spaces {
         }
     }
 
-    /// Learns what memory turned out to be. After another process reaches it, all is opened again, and told what `state` says.
+    /// Processes reports about opened memory. If another process accesses memory now, all spaces are reopened and
+    /// updated to `state`.
     pub(super) fn attend(&mut self, state: impl Fn(EventId) -> Option<bool>) {
         let Some(memory) = self.memory.clone() else { return };
         let (generation, dead) = memory.failures();
@@ -356,8 +361,8 @@ impl Spaces {
         }
     }
 
-    /// Learns what became of processes, until a time: the child processes among it that have memory of their own, and whether there
-    /// is more to learn.
+    /// Processes births and ends until a time. Returns the children with memory of their own, and whether more
+    /// remains.
     pub(super) fn learn(&mut self, until: Instant) -> (Vec<Born>, bool) {
         let mut more = true;
         while more {
@@ -375,7 +380,8 @@ impl Spaces {
                 break;
             }
         }
-        // Some are looked for however much there is to learn: otherwise who makes many events keeps others' ends from being known.
+        // At least one step of the check is made in any case: otherwise a client that causes many events could delay
+        // the ends of others.
         while self.look_for_some() && Instant::now() < until {}
         (self.open_born(), more || self.check.is_some())
     }
@@ -383,13 +389,13 @@ impl Spaces {
     fn take(&mut self, event: TaskEvent) {
         match event.kind {
             task_event::FORK => self.born(event),
-            // Of another process that had the number before.
+            // An event of an earlier process with the same id.
             _ if self.tasks.get(&event.task).is_some_and(|task| task.mark != event.time) => {}
             _ => self.gone(event.task),
         }
     }
 
-    /// Looks for some processes that may have ended; whether there are more.
+    /// Checks some processes for their end. Returns whether more remain.
     fn look_for_some(&mut self) -> bool {
         let (Some(follow), Some(check)) = (&self.follow, self.check) else { return false };
         let some: Vec<(u32, u64)> =
@@ -410,7 +416,7 @@ impl Spaces {
         self.check.is_some()
     }
 
-    /// A process is not to be followed any more, as nothing is known of it here.
+    /// Stops following a process without registrations.
     fn unfollow(&self, process: u32, mark: u64) {
         if let Some(follow) = &self.follow {
             follow.remove(process, mark);
@@ -418,21 +424,21 @@ impl Spaces {
     }
 
     fn born(&mut self, event: TaskEvent) {
-        // It asked by itself before this was known.
+        // The child registered something before its birth was processed.
         if self.tasks.get(&event.other).is_some_and(|task| task.mark > event.time) {
             return;
         }
-        // A number that comes again is another process's.
+        // A reused id belongs to a new process.
         self.gone(event.other);
         if self.inherit(event).is_none() {
             self.unfollow(event.other, event.time);
         }
     }
 
-    /// Gives a child what its parent asked for; nothing where its uid has what it may have.
+    /// Gives a child its parent's registrations; `None` if the child's uid has reached its limit.
     fn inherit(&mut self, event: TaskEvent) -> Option<()> {
         let (child, time) = (event.other, event.time);
-        // Not one that has its number by now.
+        // Not a later process with the parent's id.
         let number = self.tasks.get(&event.task).filter(|task| task.mark <= time)?.space;
         let parent = self.all.get_mut(&number)?;
         let charge = self.quotas.charge(parent.uid, Kind::AddressSpaces, 1).ok()?;
@@ -441,18 +447,20 @@ impl Spaces {
             self.tasks.insert(child, Task { space: number, mark: time });
             return Some(());
         }
-        let asked = self.asked.get_mut(&parent.asked).filter(|asked| !asked.enablers.is_empty())?;
-        let for_asked = self.quotas.charge(parent.uid, Kind::Enablers, asked.enablers.len()).ok()?;
+        let enabler_list =
+            self.lists.get_mut(&parent.list).filter(|enabler_list| !enabler_list.enablers.is_empty())?;
+        let for_enablers =
+            self.quotas.charge(parent.uid, Kind::Enablers, enabler_list.enablers.len()).ok()?;
         let own = self.memory.as_ref()?.number();
-        asked.spaces.insert(own);
+        enabler_list.spaces.insert(own);
         let space = Space {
             uid: parent.uid,
             process: child,
             lane: None,
             identity: Arc::clone(&parent.identity),
             tasks: BTreeMap::from([(child, charge)]),
-            asked: parent.asked,
-            charges: vec![for_asked],
+            list: parent.list,
+            charges: vec![for_enablers],
         };
         self.all.insert(own, space);
         self.tasks.insert(child, Task { space: own, mark: time });
@@ -460,7 +468,7 @@ impl Spaces {
         Some(())
     }
 
-    /// Opens the memory of those that were born and are still there.
+    /// Opens the memory of children that still exist.
     fn open_born(&mut self) -> Vec<Born> {
         let mut born = std::mem::take(&mut self.unopened);
         born.retain(|born| self.all.contains_key(&born.space));
@@ -471,8 +479,8 @@ impl Spaces {
             let lane = self.lane(process, uid);
             let Some(space) = self.all.get_mut(number) else { continue };
             space.lane = lane;
-            // A process of its own has its first thread's number. Where it is another program by now, its memory is not as its
-            // parent's.
+            // The id of a process is that of its first thread. If the child executes another program by now, its
+            // memory has another identity than its parent's.
             if let (Some(memory), Some(lane)) = (&self.memory, lane) {
                 memory.open(*number, uid, process, &space.identity, lane);
             }
@@ -488,12 +496,12 @@ impl Spaces {
             return;
         }
         let Some(space) = self.all.remove(&number) else { return };
-        if let Some(asked) = self.asked.get_mut(&space.asked) {
-            asked.spaces.remove(&number);
-            if asked.spaces.is_empty()
-                && let Some(asked) = self.asked.remove(&space.asked)
+        if let Some(enabler_list) = self.lists.get_mut(&space.list) {
+            enabler_list.spaces.remove(&number);
+            if enabler_list.spaces.is_empty()
+                && let Some(enabler_list) = self.lists.remove(&space.list)
             {
-                asked.events().for_each(|event| self.unuse(event, space.asked));
+                enabler_list.events().for_each(|event| self.unuse(event, space.list));
             }
         }
         let (Some(memory), Some(lane)) = (&self.memory, space.lane) else { return };
@@ -507,7 +515,7 @@ impl Spaces {
         }
     }
 
-    /// Processes and address spaces that take part, for who asks whether any is left.
+    /// Number of processes and of address spaces, to check that none remains.
     pub(super) fn counts(&self) -> (usize, usize) {
         (self.tasks.len(), self.all.len())
     }

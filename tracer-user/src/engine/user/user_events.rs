@@ -1,14 +1,13 @@
-//! The user events that there are, the files that registered them, and the address spaces that asked for their state.
+//! The table of user events, the files that registered them, and the address spaces with registered bits.
 
 use std::collections::{BTreeMap, HashMap};
-
-use rustix::io::Errno;
 
 use super::{page::Page, spaces::Spaces};
 use crate::{
     attach::{TaskOffsets, Tasks, ids},
     engine::{
         client_memory::{ClientMemory, Ticket},
+        command::error::{CommandError, ErrorKind},
         facts::Facts,
         quota::{Charge, Kind, Quotas},
     },
@@ -19,57 +18,57 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) event: Event,
-    /// Its fields, as [`fields_key`](crate::event::user::fields_key) has them.
+    /// Its fields in the form of [`fields_key`](crate::event::user::fields_key).
     pub(super) fields: String,
-    /// Its place among all dynamic events.
+    /// Its serial number among all dynamic events.
     pub(super) serial: u64,
-    /// It stays when nobody holds it.
+    /// Whether it stays without holders.
     pub(super) persists: bool,
-    /// Where it stays, it outlives the daemon as well.
+    /// Whether a persistent event survives the daemon.
     pub(super) saved: bool,
-    /// What its maker's uid has of it.
+    /// Charges of the uid that created it.
     pub(super) _charges: [Charge; 2],
-    /// Files that have registered it.
+    /// Number of files that registered it.
     pub(super) files: usize,
-    /// Its bit in the page, where somebody asked for one.
+    /// Its bit in the page, if one was requested.
     pub(super) bit: Option<u32>,
-    /// Whether an instance has it on, when programs were last told.
+    /// Whether an instance had it enabled at the last update of programs.
     pub(super) on: bool,
-    /// When that changed (`CLOCK_MONOTONIC`).
+    /// The time of the last change (`CLOCK_MONOTONIC`).
     pub(super) changed: u64,
 }
 
-/// An entry in a file's table of events: what a write begins with is its place there.
+/// An entry in a file's table of events. A write begins with its index.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     pub(super) event: EventId,
-    /// It was registered by the 6.1 interface, which does not refuse writes while the event is off.
+    /// Whether it was registered by the 6.1 interface, which accepts writes while the event is disabled.
     pub(super) first_age: bool,
 }
 
-/// An open file's table.
+/// The table of an open file.
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) held: Vec<Held>,
-    /// Places by event.
+    /// Indices by event.
     pub(super) places: HashMap<EventId, u32>,
     pub(super) _charge: Charge,
 }
 
-/// The events of a name.
+/// The events of one name.
 #[derive(Debug, Default)]
 pub(super) struct Named {
     pub(super) single: Option<EventId>,
-    /// Those of which there may be several, by their fields.
+    /// Events that may have several formats, by their fields.
     pub(super) formats: BTreeMap<String, EventId>,
 }
 
-/// What changed for programs.
+/// Updates for programs.
 #[derive(Debug, Default)]
 pub struct PendingUpdates {
-    /// Bits in memory are being written.
+    /// Writes of bits that are in progress.
     pub ticket: Option<Ticket>,
-    /// The page changed.
+    /// Whether the page changed.
     pub page: bool,
 }
 
@@ -84,16 +83,18 @@ pub struct UserEvents {
     pub(super) page: Page,
     pub(super) spaces: Spaces,
     pub(super) news: PendingUpdates,
-    /// Events that lost a holder and may have none any more.
-    pub(super) loose: Vec<EventId>,
-    /// When any of them was last turned on or off (`CLOCK_MONOTONIC`).
+    /// Events that lost a holder and may have none.
+    pub(super) unheld: Vec<EventId>,
+    /// The time of the last change of any event (`CLOCK_MONOTONIC`).
     pub(super) changed: u64,
-    /// What instances had on when programs were last told: their numbers and how often that had changed.
-    pub(super) told: Vec<(InstanceId, u64)>,
+    /// The instances at the last update of programs: their numbers and change counts.
+    pub(super) reported: Vec<(InstanceId, u64)>,
+    /// Whether the ring of tasks is new and not watched yet.
+    pub(in crate::engine) new_ring: bool,
 }
 
 impl UserEvents {
-    /// Whether a program registered an event.
+    /// Whether an event is a user event.
     pub(in crate::engine) fn has(&self, event: EventId) -> bool {
         self.known.contains_key(&event)
     }
@@ -106,38 +107,38 @@ impl UserEvents {
         all
     }
 
-    /// Whether a file or a process holds an event, or an instance has it on.
+    /// Whether an event has a holder: a file, a process, or an instance that has it enabled.
     pub(super) fn is_busy(&self, event: EventId, on: bool) -> bool {
         on || self.spaces.is_used(event) || self.known.get(&event).is_some_and(|known| known.files > 0)
     }
 
-    /// An event may have nobody any more who holds it.
-    pub(in crate::engine) fn loosen(&mut self, event: EventId) {
-        self.loose.push(event);
+    /// Marks an event that may have lost its last holder.
+    pub(in crate::engine) fn mark_unheld(&mut self, event: EventId) {
+        self.unheld.push(event);
     }
 
-    /// Whether there is none.
+    /// Whether there are no user events.
     pub(in crate::engine) fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 
-    /// Lines of `dynamic_events`, of all events or of those that outlive the daemon; with the place of each among all dynamic events.
+    /// Lines of `dynamic_events` with their serial numbers, of all events or of those that survive the daemon.
     pub(in crate::engine) fn lines(&self, lasting: bool) -> impl Iterator<Item = (u64, Vec<u8>)> {
         let meant = self.known.values().filter(move |known| known.persists && known.saved || !lasting);
         meant.map(|known| (known.serial, known.event.read_back().into_bytes()))
     }
 
-    /// Sets how the memory of programs is reached.
-    pub fn reach_by(&mut self, memory: ClientMemory, quotas: &Quotas) {
-        self.spaces.reach_by(memory, quotas.clone());
+    /// Sets how the memory of programs is accessed.
+    pub fn set_memory(&mut self, memory: ClientMemory, quotas: &Quotas) {
+        self.spaces.set_memory(memory, quotas.clone());
     }
 
-    /// A new open `user_events_data` of a uid.
+    /// Adds an open `user_events_data` of a uid.
     ///
     /// # Errors
-    /// `ENOMEM` when the uid has as many as it may have: the only error that the kernel's can have.
-    pub fn open(&mut self, uid: u32, quotas: &Quotas) -> Result<u64, Errno> {
-        let charge = quotas.charge(uid, Kind::UserEventFiles, 1).map_err(|_| Errno::NOMEM)?;
+    /// `ENOMEM` if the uid has reached its limit: the only error that the kernel's open can return.
+    pub fn open(&mut self, uid: u32, quotas: &Quotas) -> Result<u64, CommandError> {
+        let charge = quotas.charge(uid, Kind::UserEventFiles, 1).map_err(|_| ErrorKind::NoMemory)?;
         self.next_file += 1;
         let table = Table { held: Vec::new(), places: HashMap::new(), _charge: charge };
         self.files.insert(self.next_file, table);
@@ -154,38 +155,41 @@ impl UserEvents {
         let mut ticket = None;
         for (event, known) in &self.known {
             if known.on {
-                self.spaces.tell(*event, false, &mut ticket);
+                self.spaces.report(*event, false, &mut ticket);
             }
         }
         ticket
     }
 
-    /// Tasks and address spaces that take part, and open files.
+    /// Number of processes, address spaces and open files.
     pub fn counts(&self) -> (usize, usize, usize) {
         let (tasks, spaces) = self.spaces.counts();
         (tasks, spaces, self.files.len())
     }
 
-    /// What becomes readable when something happens to tasks that take part.
+    /// The ring that becomes readable when processes with registrations change.
     pub(in crate::engine) fn ring(&self) -> Option<&crate::sys::bpf::ring::RingMemory> {
         self.spaces.followed().map(Tasks::ring)
     }
 
-    /// Begins to follow tasks. Where ids are not those that programs in the kernel see, nobody is followed: who registers is told
-    /// all the same, its children are not.
+    /// Starts to follow processes. If this pid namespace differs from the one that programs in the kernel see,
+    /// processes are not followed: the process that registered is updated, but its children are not.
     pub(super) fn follow(&mut self, facts: &Facts) {
         if self.spaces.followed().is_some() || !ids::is_initial() {
             return;
         }
         let Some(offsets) = task_offsets(facts) else { return };
         match Tasks::follow(offsets, None) {
-            Ok(tasks) => self.spaces.set_followed(tasks),
-            Err(cause) => tracing::warn!("processes of user events are not followed: {cause}"),
+            Ok(tasks) => {
+                self.spaces.set_followed(tasks);
+                self.new_ring = true;
+            }
+            Err(cause) => tracing::warn!("cannot follow processes of user events: {cause}"),
         }
     }
 }
 
-/// What following tasks needs of the kernel's structures.
+/// Offsets of the kernel structures that following needs.
 fn task_offsets(facts: &Facts) -> Option<TaskOffsets> {
     let btf = facts.btf()?;
     let offset = |of, name| Some(btf.member(of, name).ok()??.offset);
@@ -212,7 +216,7 @@ mod tests {
             Ok(tasks) => tasks,
             Err(cause) => return eprintln!("skipped: {cause}"),
         };
-        // Of children that other tests have meanwhile nothing is to be seen: only one of ours is followed.
+        // Children of other tests must not appear: only one of this test's children is followed.
         let start = || Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let mut shell = Command::new("sh").args(["-c", "cat; exit"]).stdin(Stdio::piped()).spawn().unwrap();
         let (parent, mark) = (shell.id(), monotonic());
@@ -227,14 +231,14 @@ mod tests {
         assert!(!lost);
         let end = TaskEvent { kind: task_event::GONE, task: parent, other: 0, shares: 0, time: mark };
         assert_eq!(news.iter().rfind(|event| event.task == parent), Some(&end));
-        // All births have their ends, with the same mark.
+        // Each birth has its end, with the same mark.
         let of = |kind| news.iter().filter(move |event| event.kind == kind);
         for birth in of(task_event::FORK) {
             assert!(birth.time > mark && birth.task == parent, "{news:?}");
             let ends = of(task_event::GONE).filter(|end| (end.task, end.time) == (birth.other, birth.time));
             assert_eq!(ends.count(), 1, "{news:?}");
         }
-        // Threads of a process that takes part are nobody, and it does so until the last of them is gone.
+        // Threads are not listed as processes, and a process takes part until its last thread ends.
         let own = std::process::id();
         tasks.add(own, mark).unwrap();
         for _ in 0..100 {
@@ -243,7 +247,7 @@ mod tests {
         let mut child = start();
         let born = |news: &[TaskEvent]| news.iter().any(|event| event.other == child.id());
         let (news, _) = tasks.news(1000);
-        // Other tests have children too, but not threads that are some.
+        // Other tests have children too, but none of them is a thread of this process.
         assert!(born(&news) && tasks.mark(own) == Some(mark), "{news:?}");
         assert!(
             news.len() < 100 && news.iter().all(|event| event.task != own || event.kind == task_event::FORK)
@@ -252,7 +256,7 @@ mod tests {
         assert_eq!(tasks.mark(own), None);
         drop(child.stdin.take());
         child.wait().unwrap();
-        // What is not taken stays.
+        // Remaining events stay in the ring.
         let (news, _) = tasks.news(0);
         assert!(news.is_empty());
         assert!(tasks.news(1).0.len() <= 1);

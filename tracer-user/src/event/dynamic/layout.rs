@@ -120,7 +120,7 @@ impl Arg {
     }
 }
 
-/// The fields that every record starts with.
+/// The common fields, with which every record starts.
 pub(in crate::event) fn common_fields() -> Vec<Field> {
     COMMON.iter().map(|(ty, name, offset, size, signed)| field(ty, name, *offset, *size, *signed)).collect()
 }
@@ -150,7 +150,7 @@ pub(in crate::event) fn field(ty: &str, name: &str, offset: usize, size: usize, 
     Field { name: name.to_owned(), ty: ty.to_owned(), offset, size, signed, array, class: FieldClass::of(ty) }
 }
 
-/// Writes a line of a format file. The kernel keeps no length for the arrays of dynamic events: empty brackets follow
+/// Writes a line of a format file. The kernel stores no length for the arrays of dynamic events: empty brackets follow
 /// the name, except if the type starts with `__data_loc`.
 fn show(text: &mut String, field: &Field, lengths: bool) {
     let bracket = field.ty.find('[').filter(|_| !field.is_data_loc());

@@ -1,9 +1,8 @@
 //! Dynamic events: the event that a definition in `dynamic_events` creates.
 //!
-//! An [`Event`] holds names, a place and typed arguments. How a value is fetched is the language's concern
-//! (`lang::fetch`). The record's fields, the `format` file, the print fmt ([`layout`]) and the line in
-//! `dynamic_events` ([`readback`]) derive from it, all in the kernel's form (kernel/trace/trace_probe.c and the files
-//! of the four kinds of probe).
+//! An [`Event`] consists of names, a place and typed arguments; `lang::fetch` defines how a value is fetched. The
+//! record's fields, the `format` file, the print fmt ([`layout`]) and the line in `dynamic_events` ([`readback`])
+//! derive from it, all in the kernel's form (kernel/trace/trace_probe.c and the files of the four kinds of probe).
 //!
 //! The kernel's names are bytes, interpreted as Latin-1. They are stored as text, one character for each byte
 //! ([`latin1`]), and written back as bytes ([`raw`]).
@@ -51,7 +50,7 @@ pub enum Target {
     },
     /// `p`, `r`: an instruction of the kernel, or the return of the function that starts there.
     Kernel {
-        /// Which instruction.
+        /// The instruction.
         place: Place,
         /// Whether the probe is on the return.
         exit: bool,
@@ -62,7 +61,7 @@ pub enum Target {
         path: Vec<u8>,
         /// Offset in the file.
         offset: u64,
-        /// Offset of a counter that is raised while the probe is attached; 0 for none.
+        /// Offset of a counter that the kernel increments while the probe is attached; 0 for none.
         reference: u64,
         /// Whether the probe is on the return.
         exit: bool,

@@ -5,9 +5,9 @@
 pub struct FetchType {
     /// Name, as written after the colon.
     pub name: &'static str,
-    /// Bytes in the record; 4 for texts, whose word holds offset and length.
+    /// Bytes in the record; 4 for texts, whose word has offset and length.
     pub size: u32,
-    /// Whether the format file says `signed:1`.
+    /// Whether the format file has `signed:1`.
     pub signed: bool,
     /// Whether the value is a text after the fixed part.
     pub string: bool,
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_told_apart() {
+    fn types_have_distinct_names() {
         for (at, ty) in TYPES.iter().enumerate() {
             assert_eq!(TYPES.iter().position(|other| other.name == ty.name), Some(at), "{}", ty.name);
         }

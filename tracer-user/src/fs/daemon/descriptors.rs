@@ -8,11 +8,11 @@ use rustix::{
 /// The size of the descriptor table at the start, which suffices for all events of a machine.
 const DESCRIPTORS: u64 = 16_384;
 
-/// Raises the limit on open descriptors as far as possible, and makes the descriptor table large. An enabled event needs two
-/// descriptors, a probe several, and a process with user events one.
+/// Raises the limit on open descriptors as far as possible, and makes the descriptor table large. An enabled event
+/// needs two descriptors, a probe several, and a process with user events one.
 ///
-/// Call this while the process has one thread. If several threads share the table, the kernel waits for all CPUs whenever
-/// the table grows (`expand_files()`, fs/file.c), and all threads that open files wait too.
+/// Call this while the process has one thread. If several threads share the table, the kernel waits for all CPUs
+/// whenever the table grows (`expand_files()`, fs/file.c), and all threads that open files wait too.
 pub fn allow_descriptors() {
     raise_limit();
     let last = getrlimit(Resource::Nofile).current.unwrap_or(DESCRIPTORS).min(DESCRIPTORS).saturating_sub(1);

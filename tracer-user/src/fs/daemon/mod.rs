@@ -1,7 +1,7 @@
 //! The daemon: it mounts the mirror, runs the main loop and ends.
 //!
 //! The main loop waits for signals, full rings, changes of modules and timers. While no read or poll waits, no timer
-//! collects records: they stay in the rings until a ring is half full or a file is read.
+//! collects records: they stay in the rings until a file is read, and programs overwrite the oldest ones.
 
 pub(in crate::fs) mod descriptors;
 pub(in crate::fs) mod place;
@@ -16,7 +16,7 @@ use std::{
 };
 
 use fuser::{Config, Session, SessionACL};
-use rustix::io::Errno;
+
 use tokio::{
     io::unix::{AsyncFd, AsyncFdReadyGuard},
     signal::unix::{SignalKind, signal},
@@ -29,40 +29,44 @@ use super::{
         fuse::Fuse,
         hub::Hub,
         owner::{OWN, When},
-        state_file::Keeper,
+        state_file::StateFile,
     },
     tree::{attributes::Owner, dispatch::Tree},
 };
 use crate::{
     attach,
     engine::{
-        Cooperative, Engine,
+        CommandError, Cooperative, Engine,
         client_memory::ClientMemory,
         confine::{self, Role},
-        saved::Boot,
+        prepare_marks,
+        saved::{self, Boot},
     },
     ring::Waiter,
     sys::{mount, process::worker::Worker},
 };
 
-/// How often the rings are looked at while reads or polls wait for records.
+/// Interval at which the rings are checked while reads or polls wait for records.
 const PERIOD: Duration = Duration::from_millis(10);
 
-/// How often the pending signals of threads with waiting reads are looked up.
+/// Interval at which the threads of waiting reads are checked for pending signals.
 const SIGNALS: Duration = Duration::from_millis(20);
 
-/// How long the end may take, without the time to hand events to the process that closes them.
+/// Interval at which the rings are read in any case: the times of records in them are exact for six days.
+const RECORD_AGE: Duration = Duration::from_secs(86_400);
+
+/// Limit for the end, without the time to pass events to the process that closes them.
 const END: Duration = Duration::from_secs(1);
 
-/// How long the end waits until probes of user files are detached.
+/// Limit for detaching the probes of user files at the end.
 const UNLINK: Duration = Duration::from_millis(800);
 
-/// A regular sign of life of the main loop. It is given after the tree's owner has answered, so that a daemon whose owner is
-/// stuck gives none.
+/// A regular heartbeat of the main loop. It is sent after the tree's owner has answered, so a daemon with a stuck
+/// owner sends none.
 pub struct Heartbeat {
     /// The interval.
     pub every: Duration,
-    /// Gives the sign of life.
+    /// Sends the heartbeat.
     pub beat: Box<dyn Fn()>,
 }
 
@@ -81,9 +85,9 @@ pub struct Options {
     pub owner: Owner,
     /// Whether to mount over another mirror that is served.
     pub over: bool,
-    /// The processes that work for it.
+    /// The processes that work for the daemon.
     pub helpers: Helpers,
-    /// The sign of life, if one is wanted.
+    /// The heartbeat, if one is configured.
     pub heartbeat: Option<Heartbeat>,
     /// The pidfd of a process with which the mirror ends.
     pub until: Option<OwnedFd>,
@@ -95,32 +99,32 @@ pub struct Options {
     pub boot: Vec<Boot>,
 }
 
-/// Serves a mirror until SIGINT or SIGTERM arrives, the process of [`Options::until`] ends, or the mirror is unmounted.
-/// Calls `ready` after the mount.
+/// Serves a mirror until SIGINT or SIGTERM arrives, the process of [`Options::until`] ends, or the mirror is
+/// unmounted. Calls `ready` after the mount.
 ///
 /// # Errors
 /// When the mirror cannot be mounted, or another mirror is mounted there.
-pub fn serve(mirror: Engine, mut options: Options, ready: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+pub fn serve(engine: Engine, mut options: Options, ready: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let place = Place::prepare(&options.at, options.over)?;
     descriptors::allow_descriptors();
-    let (mut mirror, mut keeper) = (mirror, options.keep.then(|| Keeper::new(place.path())));
+    let (mut engine, mut state_file) = (engine, options.keep.then(|| StateFile::new(place.path())));
     if let Some(closer) = options.helpers.closer.take() {
-        mirror.guard_with(closer.into_socket()?);
+        engine.guard_with(closer.into_socket()?);
     }
     let memory = std::mem::take(&mut options.helpers.memory).into_iter().map(Worker::into_socket);
     let memory = ClientMemory::start(memory.collect::<io::Result<_>>()?)?;
-    mirror.reach_programs_by(memory.clone());
+    engine.set_client_memory(memory.clone());
     let openers = std::mem::take(&mut options.helpers.openers).into_iter().map(Worker::into_socket);
     let opener = Opener::new(openers.collect::<Result<_, _>>()?);
-    prepare(&mut mirror, keeper.as_mut(), &opener, &options);
+    prepare(&mut engine, state_file.as_mut(), &opener, &options);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(run(mirror, (memory, opener, place), keeper, options, ready))
+    runtime.block_on(run(engine, (memory, opener, place), state_file, options, ready))
 }
 
 async fn run(
-    mirror: Engine,
+    engine: Engine,
     (memory, opener, place): (ClientMemory, Opener, Place),
-    keeper: Option<Keeper>,
+    state_file: Option<StateFile>,
     options: Options,
     ready: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<()> {
@@ -140,9 +144,9 @@ async fn run(
     };
     tokio::pin!(ended);
     #[expect(deprecated)]
-    let modules = mirror.registry().module_fd().map(AsyncFd::new).transpose()?;
-    let facts = Arc::clone(&mirror.facts);
-    let hub = Hub::new(Tree::new(mirror, options.owner), keeper, waiter, opener);
+    let modules = engine.registry().module_fd().map(AsyncFd::new).transpose()?;
+    let facts = Arc::clone(&engine.facts);
+    let hub = Hub::new(Tree::new(engine, options.owner), state_file, waiter, opener);
     let its = Arc::downgrade(&hub);
     memory.on_attention(move || {
         if let Some(hub) = its.upgrade() {
@@ -151,8 +155,8 @@ async fn run(
     });
     let mut config = Config::default();
     config.acl = SessionACL::All;
-    // One thread keeps requests in order. FUSE reports a close asynchronously, and the close must come before the client's
-    // next request, or else a closed file would still be busy. The thread only queues jobs and never blocks.
+    // One thread keeps requests in order. FUSE reports a close asynchronously, and the close must come before the
+    // client's next request, or else a closed file would still be busy. The thread only queues jobs and never blocks.
     config.n_threads = Some(1);
     let (device, root) = mount::fuse(SOURCE)?;
     let session = Session::from_fd(Fuse { hub: Arc::clone(&hub) }, device, SessionACL::All, config)?;
@@ -161,27 +165,27 @@ async fn run(
     drop(root);
     // This can need a mount, which the system call filter below forbids.
     let _ = facts.preemption();
-    let ours = Arc::clone(&hub);
+    // The first job watches the rings of restored instances, and its end publishes how marks are recorded.
+    hub.learn_tasks();
     let warmed = std::thread::Builder::new().name("facts".to_owned()).spawn(move || {
         // Requests that do not need these facts have priority.
         let _ = rustix::process::setpriority_process(None, 10);
         facts.warm();
-        // Marks need the address of a function, which is known now.
-        ours.post(OWN, "marks", When::Any, |view| view.mirror().stale_marks());
     });
     if let Err(error) = warmed {
-        tracing::debug!("facts are read when they are needed: {error}");
+        tracing::debug!("cannot read facts in advance: {error}");
     }
     // The filter is in place before the first request is served.
     confine::filter_calls(Role::Daemon);
     let owner = hub.jobs().start()?;
     let session = session.spawn()?;
-    hub.teller.notify_by(session.notifier());
-    hub.streams.tell_by(session.notifier());
+    hub.updater.notify_by(session.notifier());
+    hub.streams.notify_by(session.notifier());
     ready()?;
     let mut beats = options.heartbeat.as_ref().map(|heartbeat| tokio::time::interval(heartbeat.every));
     let mut looked = tokio::time::interval(SIGNALS);
     looked.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut aged = tokio::time::interval(RECORD_AGE);
     let served = loop {
         tokio::select! {
             _ = interrupt.recv() => break true,
@@ -195,9 +199,10 @@ async fn run(
                 hub.collect();
                 hub.learn_tasks();
             }
+            _ = aged.tick() => hub.collect_all(),
             changed = readable(modules.as_ref()) => {
                 changed?.clear_ready();
-                hub.post(OWN, "modules", When::Alone, |view| Hub::learn_modules(view.mirror()));
+                hub.learn_modules();
             }
             () = tick(beats.as_mut()) => {
                 let ours = Arc::clone(&hub);
@@ -210,8 +215,11 @@ async fn run(
             }
             () = hub.changed.notified() => hub.serve(),
             () = tokio::time::sleep(PERIOD), if hub.waits.is_awaited() => hub.serve(),
-            _ = looked.tick(), if hub.waits.has_reads() => hub.waits.end_interrupted(),
-            () = hub.keep_due() => hub.keep_now(),
+            _ = looked.tick(), if hub.waits.has_reads() => {
+                hub.waits.end_interrupted();
+                hub.waits.end_long_pages(|file| hub.streams.is_shared(file));
+            }
+            () = hub.save_due() => hub.save_now(),
         }
     };
     let done = end(&hub, owner, served.then_some(mounted));
@@ -225,9 +233,9 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
     hub.jobs().stop();
     let (give, given) = channel();
     hub.post(OWN, "end", When::Ending, move |view| {
-        let mirror = view.mirror();
-        let farewell = mirror.end_user_events();
-        let step = mirror.scheduler().longest_step();
+        let engine = view.engine();
+        let farewell = engine.end_user_events();
+        let step = engine.scheduler().longest_step();
         tracing::debug!(name = step.name, ms = step.took.as_millis(), "longest step");
         let _ = give.send(farewell);
     });
@@ -245,12 +253,12 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
     // From now on, open files return errors, and requests that wait for an answer fail at once.
     let unmounted = mounted.map_or(Ok(()), Mounted::unmount);
     hub.waits.end();
-    hub.forget_kept();
+    hub.forget_state();
     let (begin, begun) = channel();
     let (give, given) = channel();
     hub.post(OWN, "end", When::Ending, move |view| {
         let _ = begin.send(());
-        let _ = give.send(view.mirror().end());
+        let _ = give.send(view.engine().end());
     });
     let ended = given.recv_timeout(END.saturating_sub(since.elapsed())).ok();
     let is_over = ended.is_some();
@@ -259,9 +267,9 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
     } else {
         // The guard process closes the rest, as when this process is killed.
         if begun.try_recv().is_ok() {
-            tracing::info!("the kernel takes long to detach programs; they go with this process");
+            tracing::info!("the kernel takes long to detach programs; they end with this process");
         } else {
-            tracing::warn!("an operation did not end in time; what it attached goes with this process");
+            tracing::warn!("an operation did not end in time; its attachments end with this process");
         }
     }
     hub.jobs().end();
@@ -270,7 +278,9 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
         let _ = owner.join();
     }
     if !attach::close_files(UNLINK) {
-        tracing::warn!("a process keeps probes of its files from being taken off; they go with this process");
+        tracing::warn!(
+            "probes of files could not be removed because a process blocks it; they end with this process"
+        );
     }
     unmounted
 }
@@ -292,24 +302,25 @@ async fn readable(fd: Option<&AsyncFd<OwnedFd>>) -> io::Result<AsyncFdReadyGuard
 }
 
 /// Restores the settings of a killed daemon, or else applies the settings of the start.
-fn prepare(mirror: &mut Engine, keeper: Option<&mut Keeper>, opener: &Opener, options: &Options) {
-    mirror.read_special_formats();
-    let log_failed = |failed: Vec<(String, Errno)>| {
+fn prepare(engine: &mut Engine, state_file: Option<&mut StateFile>, opener: &Opener, options: &Options) {
+    prepare_marks(engine);
+    let log_failed = |failed: Vec<(String, CommandError)>| {
         for (what, error) in failed {
-            tracing::warn!("{what}: {error}");
+            let errno = error.errno();
+            tracing::warn!(%errno, "{what}: {error}");
         }
     };
-    let saved = keeper.as_ref().filter(|_| options.restore).and_then(|keeper| keeper.load());
-    if let Some(saved) = saved {
-        let quotas = mirror.quotas.clone();
-        log_failed(mirror.restore(&saved, &mut |wanted| opener.look_now(&quotas, wanted)));
+    let state = state_file.as_ref().filter(|_| options.restore).and_then(|state_file| state_file.load());
+    if let Some(state) = state {
+        let quotas = engine.quotas.clone();
+        log_failed(saved::restore(engine, &state, &mut |wanted| opener.look_now(&quotas, wanted)));
     } else {
-        if let Some(keeper) = &keeper {
-            keeper.forget();
+        if let Some(state_file) = &state_file {
+            state_file.forget();
         }
-        options.boot.iter().for_each(|boot| log_failed(mirror.boot(boot)));
+        options.boot.iter().for_each(|boot| log_failed(saved::boot(engine, boot)));
     }
-    if let Some(keeper) = keeper {
-        keeper.keep(mirror);
+    if let Some(state_file) = state_file {
+        state_file.save(engine);
     }
 }

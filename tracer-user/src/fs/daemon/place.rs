@@ -1,7 +1,8 @@
-//! The mount point of a mirror. Its path is resolved once, and the mount id identifies the mirror among other mounts there.
+//! The mount point of a mirror. Its path is resolved once, and the mount id identifies the mirror among other mounts
+//! there.
 //!
-//! Only two kinds of mounts are ever unmounted: the mount of this daemon, and mounts of dead daemons. If another mount lies
-//! above one of these, both stay.
+//! Only two kinds of mounts are ever unmounted: the mount of this daemon, and mounts of dead daemons. If another
+//! mount lies above one of these, both stay.
 
 use std::{
     fs, io,
@@ -31,7 +32,8 @@ pub(in crate::fs) struct Place {
 }
 
 impl Place {
-    /// Opens the directory at a path and follows symlinks. This sends no request to a file system that is mounted there.
+    /// Opens the directory at a path and follows symlinks. This sends no request to a file system that is mounted
+    /// there.
     fn find(at: &Path) -> io::Result<Self> {
         let dir = open(at, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let path = fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd()))?;
@@ -49,7 +51,8 @@ impl Place {
         }
     }
 
-    /// Prepares a mount point: unmounts the mirrors of dead daemons. `over` allows a mount above a mirror that is served.
+    /// Prepares a mount point: unmounts the mirrors of dead daemons. `over` allows a mount above a mirror that is
+    /// served.
     ///
     /// # Errors
     /// When the directory cannot be created or opened, or a mirror is served there and `over` is not set.
@@ -66,7 +69,7 @@ impl Place {
             }
             let path = place.path.clone();
             drop(place);
-            take_away(&path, id)?;
+            unmount_if_top(&path, id)?;
         }
     }
 
@@ -94,14 +97,15 @@ impl Place {
     }
 }
 
-/// Whether the daemon of a mirror is gone. The kernel can answer stat(2) from its cache, but asks the daemon for statfs(2).
+/// Whether the daemon of a mirror is gone. The kernel can answer stat(2) from its cache, but forwards statfs(2) to
+/// the daemon.
 fn is_dead(place: &Place) -> bool {
     // The second error occurs if the daemon's descriptors are closed during the call.
     matches!(fstatvfs(&place.dir), Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
 /// Unmounts a mount if it is the top mount at a path. Returns whether it was.
-fn take_away(path: &Path, id: MountId) -> io::Result<bool> {
+fn unmount_if_top(path: &Path, id: MountId) -> io::Result<bool> {
     let top = {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let dir = open(path, flags, Mode::empty())?;
@@ -126,7 +130,7 @@ pub(in crate::fs) struct Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         // After a regular end it is already unmounted.
-        let _ = take_away(&self.path, self.id);
+        let _ = unmount_if_top(&self.path, self.id);
     }
 }
 
@@ -136,10 +140,10 @@ impl Mounted {
     /// # Errors
     /// When the kernel refuses to unmount.
     pub(in crate::fs) fn unmount(self) -> io::Result<()> {
-        if !take_away(&self.path, self.id)? {
+        if !unmount_if_top(&self.path, self.id)? {
             if Mount::find(self.id.id)?.is_some() {
                 tracing::warn!(
-                    "something else is mounted above the mirror at {}: both stay, and the mirror answers nobody any more",
+                    "something else is mounted above the mirror at {}: both stay, and the mirror no longer answers",
                     self.path.display()
                 );
             }
@@ -149,7 +153,7 @@ impl Mounted {
             let place = Place::find(&self.path)?;
             let Some(below) = place.mirror()?.filter(|_| is_dead(&place)) else { return Ok(()) };
             drop(place);
-            if !take_away(&self.path, below)? {
+            if !unmount_if_top(&self.path, below)? {
                 return Ok(());
             }
         }

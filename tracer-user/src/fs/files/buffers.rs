@@ -2,14 +2,14 @@
 
 use rustix::io::Errno;
 
-use super::entry::{Entry, Shows, all, lines};
+use super::entry::{Entry, ReadKind, all, lines};
 use crate::{
     buffer::{
         HEAD, PageSize,
         clock::{Conversion, monotonic},
     },
     engine::{
-        Command,
+        InstanceCommand,
         instances::{Size, words},
     },
 };
@@ -17,37 +17,35 @@ use crate::{
 /// `buffer_percent`: how full a buffer is when a reader of its pages is woken.
 pub(super) const BUFFER_PERCENT: Entry = Entry::write(
     "buffer_percent",
-    Shows::Text(|mirror, at| Ok(lines([at.state(mirror)?.percent]))),
-    |mirror, at, data| {
+    ReadKind::Text(|engine, at| Ok(lines([at.state(engine)?.percent]))),
+    |engine, at, data| {
         let percent = words::number(data)?;
         if percent > 100 {
             return Err(Errno::INVAL);
         }
-        mirror.get_mut(at.instance).ok_or(Errno::NODEV)?.percent = percent as u32;
-        mirror.touch();
-        Ok(data.len())
+        all(data, at.change(engine, InstanceCommand::WakePercent(percent as u32)))
     },
 );
 
 /// `buffer_size_kb`: the size of the buffer of each CPU, or of one CPU.
 pub(super) const BUFFER_SIZE_KB: Entry = Entry::write(
     "buffer_size_kb",
-    Shows::Text(|mirror, at| Ok(size_text(at.state(mirror)?.size(at.cpu())))),
-    |mirror, at, data| {
+    ReadKind::Text(|engine, at| Ok(size_text(at.state(engine)?.size(at.cpu())))),
+    |engine, at, data| {
         let kib = words::number(data)?;
         if kib == 0 {
             return Err(Errno::INVAL);
         }
         let bytes =
             kib.checked_mul(1024).and_then(|bytes| usize::try_from(bytes).ok()).ok_or(Errno::NOMEM)?;
-        all(data, mirror.apply(at.instance, &Command::BufferSize { cpu: at.cpu(), bytes }))
+        all(data, at.change(engine, InstanceCommand::BufferSize { cpu: at.cpu(), bytes }))
     },
 );
 
 /// `buffer_total_size_kb`: the sum of the sizes of all buffers.
 pub(super) const BUFFER_TOTAL_SIZE_KB: Entry = Entry::read(
     "buffer_total_size_kb",
-    Shows::Text(|mirror, at| Ok(size_text(at.state(mirror)?.total_size()))),
+    ReadKind::Text(|engine, at| Ok(size_text(at.state(engine)?.total_size()))),
 );
 
 fn size_text(size: Size) -> Vec<u8> {
@@ -62,32 +60,32 @@ fn size_text(size: Size) -> Vec<u8> {
 /// `buffer_subbuf_size_kb`: the size of a page of the buffers.
 pub(super) const BUFFER_SUBBUF_SIZE_KB: Entry = Entry::write(
     "buffer_subbuf_size_kb",
-    Shows::Text(|mirror, at| Ok(lines([at.state(mirror)?.page().bytes() / 1024]))),
-    |mirror, at, data| {
+    ReadKind::Text(|engine, at| Ok(lines([at.state(engine)?.page().bytes() / 1024]))),
+    |engine, at, data| {
         let bytes = words::number(data)?.checked_mul(1024).ok_or(Errno::INVAL)?;
         let page = PageSize::holding(bytes).ok_or(Errno::INVAL)?;
-        all(data, mirror.apply(at.instance, &Command::PageSize(page)))
+        all(data, at.change(engine, InstanceCommand::PageSize(page)))
     },
 );
 
 /// `free_buffer`: a close frees the memory of the buffers, and stops recording under the option `disable_on_free`.
 pub(super) const FREE_BUFFER: Entry =
-    Entry::write("free_buffer", Shows::Nothing, |_, _, data| Ok(data.len())).mode(0o200).closes(
-        |mirror, at| {
-            let Some(state) = mirror.get(at.instance) else { return };
+    Entry::write("free_buffer", ReadKind::Nothing, |_, _, data| Ok(data.len())).mode(0o200).closes(
+        |engine, at| {
+            let Some(state) = engine.instances().get(at.instance) else { return };
             if state.options.is("disable_on_free") {
                 // The instance was there a moment ago.
-                let _ = mirror.apply(at.instance, &Command::Tracing(false));
+                let _ = at.change(engine, InstanceCommand::Tracing(false));
             }
-            let _ = mirror.apply(at.instance, &Command::BufferSize { cpu: None, bytes: 0 });
+            let _ = at.change(engine, InstanceCommand::BufferSize { cpu: None, bytes: 0 });
         },
     );
 
 /// `events/header_page`: the layout of a page of a buffer.
 pub(super) const HEADER_PAGE: Entry = Entry::read(
     "header_page",
-    Shows::Once(|mirror, at| {
-        let data = at.state(mirror)?.page().data();
+    ReadKind::Once(|engine, at| {
+        let data = at.state(engine)?.page().data();
         let rows = [
             ("u64 timestamp", 0, 8, 0),
             ("local_t commit", 8, 8, 1),
@@ -97,7 +95,7 @@ pub(super) const HEADER_PAGE: Entry = Entry::read(
                 "char data",
                 HEAD,
                 data,
-                i32::from(cfg!(target_arch = "x86_64") && mirror.facts.version() < (6, 2)),
+                i32::from(cfg!(target_arch = "x86_64") && engine.facts.version() < (6, 2)),
             ),
         ];
         let line = |(field, offset, size, signed)| {
@@ -109,7 +107,7 @@ pub(super) const HEADER_PAGE: Entry = Entry::read(
 
 /// `events/header_event`: the layout of a record's header.
 pub(super) const HEADER_EVENT: Entry =
-    Entry::read("header_event", Shows::Once(|_, _| Ok(HEADER_EVENT_TEXT.as_bytes().to_vec())));
+    Entry::read("header_event", ReadKind::Once(|_, _| Ok(HEADER_EVENT_TEXT.as_bytes().to_vec())));
 
 /// The output of `ring_buffer_print_entry_header()`, which tools parse.
 const HEADER_EVENT_TEXT: &str = "# compressed entry header\n\
@@ -121,14 +119,14 @@ const HEADER_EVENT_TEXT: &str = "# compressed entry header\n\
     \ttime_stamp : type == 31\n\
     \tdata max type_len  == 28\n";
 
-/// `per_cpu/cpuN/stats`: the counts of a CPU's buffer. tracefs does not have the last three lines: the hits of the events'
-/// programs, the hits that filters dropped, and the hits for which no program ran.
+/// `per_cpu/cpuN/stats`: the counts of a CPU's buffer. tracefs does not have the last three lines: the hits of the
+/// events' programs, the hits that filters dropped, and the hits for which no program ran.
 pub(super) const STATS: Entry = Entry::read(
     "stats",
-    Shows::Text(|mirror, at| {
+    ReadKind::Text(|engine, at| {
         let cpu = at.cpu().ok_or(Errno::NODEV)?;
-        mirror.collect(at.instance);
-        let state = at.state(mirror)?;
+        engine.collect(at.instance);
+        let state = at.state(engine)?;
         let buffer = state.buffer.cpu(cpu).ok_or(Errno::NODEV)?;
         let stats = buffer.stats();
         let time = |time: u64| {
@@ -139,7 +137,7 @@ pub(super) const STATS: Entry = Entry::read(
                 time.to_string()
             }
         };
-        let status = at.status(mirror)?;
+        let status = at.status(engine)?;
         let counts = status.counts(cpu);
         let now = Conversion::now(state.clock).time(monotonic(), state.counted());
         Ok(format!(

@@ -2,8 +2,8 @@
 
 use rustix::io::Errno;
 
-use super::entry::{Entry, Result, Shows, all};
-use crate::{engine::Command, lang::ctype};
+use super::entry::{Entry, ReadKind, Result, all};
+use crate::{engine::InstanceCommand, lang::ctype};
 
 /// The bits of a word; commas separate words.
 const WORD: usize = 32;
@@ -11,10 +11,10 @@ const WORD: usize = 32;
 /// `tracing_cpumask`: the CPUs that are recorded.
 pub(super) const TRACING_CPUMASK: Entry = Entry::write(
     "tracing_cpumask",
-    Shows::Text(|mirror, at| Ok((text(&at.state(mirror)?.cpus) + "\n").into_bytes())),
-    |mirror, at, data| {
-        let mask = parse(data, at.state(mirror)?.cpus.len())?;
-        all(data, mirror.apply(at.instance, &Command::Cpus(mask)))
+    ReadKind::Text(|engine, at| Ok((text(&at.state(engine)?.cpus) + "\n").into_bytes())),
+    |engine, at, data| {
+        let mask = parse(data, at.state(engine)?.cpus.len())?;
+        all(data, at.change(engine, InstanceCommand::Cpus(mask)))
     },
 );
 

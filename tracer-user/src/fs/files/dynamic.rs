@@ -1,8 +1,8 @@
 //! Files that define events: probes, synthetic events, and the events of programs. Lines add and delete definitions.
 
-use super::entry::{Entry, Names, Shows, all};
+use super::entry::{At, Entry, FileNames, ReadKind, Result, all, done};
 use crate::{
-    engine::registry::program_files,
+    engine::{Command, Engine, definitions, profile, registry::program_files},
     event::dynamic::Kind,
     lang::{
         define::{File, files},
@@ -13,74 +13,81 @@ use crate::{
 /// `dynamic_events`: all definitions of dynamic events.
 pub(super) const DYNAMIC_EVENTS: Entry = Entry::names(
     "dynamic_events",
-    Shows::Seq(|mirror, _| Ok(mirror.definitions(File::Dynamic))),
-    Names {
+    ReadKind::Seq(|engine, _| Ok(definitions(engine, File::Dynamic))),
+    FileNames {
         wanted: |data| files(File::Dynamic, data),
-        takes: |mirror, _, data, found| all(data, mirror.define(File::Dynamic, data, found)),
+        write: |engine, at, data, found| define(engine, at, File::Dynamic, data, found),
     },
 )
-.truncates(|mirror, _| mirror.undefine(File::Dynamic))
+.truncates(|engine, _| done(engine.execute(&Command::Undefine(File::Dynamic))))
 .top();
 
 /// `kprobe_events`: probes of the kernel's code.
 pub(super) const KPROBE_EVENTS: Entry = Entry::write(
     "kprobe_events",
-    Shows::Seq(|mirror, _| Ok(mirror.definitions(File::Kprobe))),
-    |mirror, _, data| all(data, mirror.define(File::Kprobe, data, &Files::at_once())),
+    ReadKind::Seq(|engine, _| Ok(definitions(engine, File::Kprobe))),
+    |engine, at, data| define(engine, at, File::Kprobe, data, &Files::at_once()),
 )
-.truncates(|mirror, _| mirror.undefine(File::Kprobe))
+.truncates(|engine, _| done(engine.execute(&Command::Undefine(File::Kprobe))))
 .top();
 
 /// `kprobe_profile`: the hits of each kprobe, and the hits that found the probe busy.
 pub(super) const KPROBE_PROFILE: Entry =
-    Entry::read("kprobe_profile", Shows::Seq(|mirror, _| Ok(mirror.profile(Kind::Kprobe)))).top();
+    Entry::read("kprobe_profile", ReadKind::Seq(|engine, _| Ok(profile(engine, Kind::Kprobe)))).top();
 
 /// `uprobe_events`: probes of user files.
 pub(super) const UPROBE_EVENTS: Entry = Entry::names(
     "uprobe_events",
-    Shows::Seq(|mirror, _| Ok(mirror.definitions(File::Uprobe))),
-    Names {
+    ReadKind::Seq(|engine, _| Ok(definitions(engine, File::Uprobe))),
+    FileNames {
         wanted: |data| files(File::Uprobe, data),
-        takes: |mirror, _, data, found| all(data, mirror.define(File::Uprobe, data, found)),
+        write: |engine, at, data, found| define(engine, at, File::Uprobe, data, found),
     },
 )
-.truncates(|mirror, _| mirror.undefine(File::Uprobe))
+.truncates(|engine, _| done(engine.execute(&Command::Undefine(File::Uprobe))))
 .top();
 
 /// `uprobe_profile`: the hits of each uprobe.
 pub(super) const UPROBE_PROFILE: Entry =
-    Entry::read("uprobe_profile", Shows::Seq(|mirror, _| Ok(mirror.profile(Kind::Uprobe)))).top();
+    Entry::read("uprobe_profile", ReadKind::Seq(|engine, _| Ok(profile(engine, Kind::Uprobe)))).top();
 
 /// `synthetic_events`: synthetic events; `!NAME` deletes one.
 pub(super) const SYNTHETIC_EVENTS: Entry = Entry::write(
     "synthetic_events",
-    Shows::Seq(|mirror, _| Ok(mirror.registry().synthetic().listing())),
-    |mirror, _, data| all(data, mirror.define_synthetic(data)),
+    ReadKind::Seq(|engine, _| Ok(engine.registry().synthetic().listing())),
+    |engine, at, data| all(data, engine.execute(&Command::DefineSynthetic { text: data, uid: at.uid })),
 )
-.truncates(|mirror, _| mirror.undefine_synthetic())
+.truncates(|engine, _| done(engine.execute(&Command::UndefineSynthetic)))
 .top();
 
 /// `program_events`, which tracefs does not have: the program files that bring events along.
 pub(super) const PROGRAM_EVENTS: Entry = Entry::names(
     "program_events",
-    Shows::Seq(|mirror, _| Ok(mirror.registry().programs().listing())),
-    Names {
+    ReadKind::Seq(|engine, _| Ok(engine.registry().programs().listing())),
+    FileNames {
         wanted: program_files,
-        takes: |mirror, _, data, found| all(data, mirror.define_programs(Some((data, found)))),
+        write: |engine, _, data, files| {
+            all(data, engine.execute(&Command::DefinePrograms { text: data, files }))
+        },
     },
 )
-.truncates(|mirror, _| mirror.define_programs(None))
+.truncates(|engine, _| done(engine.execute(&Command::UndefinePrograms)))
 .top();
 
 /// `user_events_data`: programs register user events by ioctl(2) and write records.
 pub(super) const USER_EVENTS_DATA: Entry =
-    Entry::read("user_events_data", Shows::UserEvents).mode(0o640).top();
+    Entry::read("user_events_data", ReadKind::UserEvents).mode(0o640).top();
 
-/// `user_events_status`: a read returns text, a mapping shows a page of bits. It cannot be opened for writing, because a
-/// shared mapping would change the bits that other programs see.
+/// `user_events_status`: a read returns text, a mapping shows a page of bits. It cannot be opened for writing,
+/// because a shared mapping would change the bits that other programs see.
 pub(super) const USER_EVENTS_STATUS: Entry = Entry::read(
     "user_events_status",
-    Shows::Page(|mirror| Ok(mirror.user_status()), |mirror| mirror.user().page().to_vec()),
+    ReadKind::Page(|engine| Ok(engine.user_status()), |engine| engine.user().page().to_vec()),
 )
 .mode(0o640)
 .top();
+
+/// Defines and deletes dynamic events.
+fn define(engine: &mut Engine, at: At, file: File, text: &[u8], files: &Files) -> Result<usize> {
+    all(text, engine.execute(&Command::Define { file, text, files, uid: at.uid }))
+}

@@ -1,10 +1,11 @@
-//! The type of the tables' entries: a file with its name, its permissions and the functions behind read(2) and write(2).
+//! The type of the tables' entries: a file with its name, its permissions and the functions behind read(2) and
+//! write(2).
 
 use rustix::io::Errno;
 
 use crate::{
     engine::{
-        Engine,
+        Command, CommandError, Engine, InstanceCommand,
         instances::{Instance, Status},
         records::Mark,
     },
@@ -36,21 +37,32 @@ pub(in crate::fs) struct At {
     /// The object in the instance.
     pub(in crate::fs) subject: Subject,
     /// The thread that opened the file or that writes now.
-    pub(in crate::fs) who: u32,
+    pub(in crate::fs) thread: u32,
+    /// Its uid.
+    pub(in crate::fs) uid: u32,
 }
 
 impl At {
+    /// Changes the instance.
+    ///
+    /// # Errors
+    /// Those of [`Engine::execute`].
+    pub(in crate::fs) fn change(self, engine: &mut Engine, command: InstanceCommand<'_>) -> Result<()> {
+        engine.execute(&Command::Instance(self.instance, command))?;
+        Ok(())
+    }
+
     /// The state of the instance.
     ///
     /// # Errors
     /// `ENODEV` if the instance is gone.
-    pub(in crate::fs) fn state(self, mirror: &Engine) -> Result<&Instance> {
-        mirror.get(self.instance).ok_or(Errno::NODEV)
+    pub(in crate::fs) fn state(self, engine: &Engine) -> Result<&Instance> {
+        engine.instances().get(self.instance).ok_or(Errno::NODEV)
     }
 
     /// The instance joined with its programs in the kernel.
-    pub(in crate::fs) fn status(self, mirror: &Engine) -> Result<Status<'_>> {
-        mirror.status(self.instance).ok_or(Errno::NODEV)
+    pub(in crate::fs) fn status(self, engine: &Engine) -> Result<Status<'_>> {
+        engine.status(self.instance).ok_or(Errno::NODEV)
     }
 
     /// The event of a file of an event.
@@ -95,7 +107,7 @@ impl At {
     }
 }
 
-/// The result of an operation on files; the error is the one that the system call returns.
+/// The result of an operation on a file. The system call returns the error.
 pub(in crate::fs) type Result<T> = std::result::Result<T, Errno>;
 
 /// Makes a file's text from the text of the kernel's file of the same name, or from the error of reading it.
@@ -107,28 +119,28 @@ pub(in crate::fs) type Make1 = fn(&mut Engine) -> Result<Vec<u8>>;
 /// Makes the page that a mapping shows.
 pub(in crate::fs) type MakePage = fn(&Engine) -> Vec<u8>;
 /// Executes a write and returns how many bytes it took.
-pub(in crate::fs) type Take = fn(&mut Engine, At, &[u8]) -> Result<usize>;
+pub(in crate::fs) type WriteFn = fn(&mut Engine, At, &[u8]) -> Result<usize>;
 
-/// The functions behind writes that name user files. `wanted` finds the names in the text alone; `takes` executes the write
-/// after the files were opened.
+/// The functions behind writes that name user files. `wanted` finds the names in the text alone; `write` executes the
+/// write after the files were opened.
 #[derive(Clone, Copy)]
-pub(in crate::fs) struct Names {
+pub(in crate::fs) struct FileNames {
     pub(in crate::fs) wanted: fn(&[u8]) -> Vec<FileRequest>,
-    pub(in crate::fs) takes: fn(&mut Engine, At, &[u8], &Files) -> Result<usize>,
+    pub(in crate::fs) write: fn(&mut Engine, At, &[u8], &Files) -> Result<usize>,
 }
 
 /// How a file is read.
 #[derive(Clone, Copy)]
-pub(in crate::fs) enum Shows {
+pub(in crate::fs) enum ReadKind {
     /// It cannot be read.
     Nothing,
     /// Text that each read makes again (`simple_read_from_buffer()`).
     Text(Make),
     /// Text that a read at offset 0 makes and later reads continue (seq_file).
     Seq(Make),
-    /// As [`Shows::Seq`], from the text of the kernel's file of the same name.
+    /// As [`ReadKind::Seq`], from the text of the kernel's file of the same name.
     Kernel(MakeOfText),
-    /// As [`Shows::Seq`], for histograms: poll(2) waits for hits.
+    /// As [`ReadKind::Seq`], for histograms: poll(2) waits for hits.
     Hist(Make),
     /// Text for a read at offset 0; a read at another offset returns nothing.
     Once(Make),
@@ -158,11 +170,11 @@ pub(in crate::fs) struct Entry {
     /// Whether only the top instance has it.
     pub(in crate::fs) top: bool,
     /// How it is read.
-    pub(in crate::fs) shows: Shows,
+    pub(in crate::fs) read_kind: ReadKind,
     /// Executes a write.
-    pub(in crate::fs) takes: Option<Take>,
+    pub(in crate::fs) write: Option<WriteFn>,
     /// Executes a write, in a file whose writes name user files.
-    pub(in crate::fs) names: Option<Names>,
+    pub(in crate::fs) names: Option<FileNames>,
     /// Executes an open for writing with `O_TRUNC`.
     pub(in crate::fs) truncates: Option<fn(&mut Engine, At) -> Result<()>>,
     /// Executes a close.
@@ -173,19 +185,19 @@ pub(in crate::fs) struct Entry {
 
 impl Entry {
     /// A file that can only be read (`TRACE_MODE_READ`).
-    pub(in crate::fs) const fn read(name: &'static str, shows: Shows) -> Self {
-        let (takes, names, truncates, closes, marks) = (None, None, None, None, None);
-        Self { name, mode: 0o440, top: false, shows, takes, names, truncates, closes, marks }
+    pub(in crate::fs) const fn read(name: &'static str, read_kind: ReadKind) -> Self {
+        let (write, names, truncates, closes, marks) = (None, None, None, None, None);
+        Self { name, mode: 0o440, top: false, read_kind, write, names, truncates, closes, marks }
     }
 
     /// A file that can also be written (`TRACE_MODE_WRITE`).
-    pub(in crate::fs) const fn write(name: &'static str, shows: Shows, takes: Take) -> Self {
-        Self { mode: 0o640, takes: Some(takes), ..Self::read(name, shows) }
+    pub(in crate::fs) const fn write(name: &'static str, read_kind: ReadKind, write: WriteFn) -> Self {
+        Self { mode: 0o640, write: Some(write), ..Self::read(name, read_kind) }
     }
 
     /// A file whose writes name user files.
-    pub(in crate::fs) const fn names(name: &'static str, shows: Shows, names: Names) -> Self {
-        Self { mode: 0o640, names: Some(names), ..Self::read(name, shows) }
+    pub(in crate::fs) const fn names(name: &'static str, read_kind: ReadKind, names: FileNames) -> Self {
+        Self { mode: 0o640, names: Some(names), ..Self::read(name, read_kind) }
     }
 
     /// Restricts the file to the top instance.
@@ -215,8 +227,13 @@ impl Entry {
 }
 
 /// The result of a write whose command takes all of the data.
-pub(in crate::fs) fn all(data: &[u8], done: Result<()>) -> Result<usize> {
-    done.map(|()| data.len())
+pub(in crate::fs) fn all<T, E: Into<Errno>>(data: &[u8], done: std::result::Result<T, E>) -> Result<usize> {
+    done.map(|_| data.len()).map_err(Into::into)
+}
+
+/// Drops the value of a command's result.
+pub(in crate::fs) fn done<T>(done: std::result::Result<T, CommandError>) -> Result<()> {
+    Ok(done.map(drop)?)
 }
 
 /// Formats each value as a line.

@@ -2,11 +2,11 @@
 
 use rustix::io::Errno;
 
-use super::entry::{At, Entry, Result, Shows, all, lines};
+use super::entry::{At, Entry, ReadKind, Result, all, lines};
 use crate::{
     api::wire::with_values,
     engine::{
-        Command, Engine,
+        Engine, InstanceCommand, histograms,
         instances::{Selector, words},
         records::Writer,
     },
@@ -14,24 +14,25 @@ use crate::{
 };
 
 /// `events/enable`: whether all events are enabled.
-pub(super) const ALL_ENABLE: Entry =
-    Entry::write("enable", Shows::Text(|mirror, at| show_enabled(mirror, at, None)), |mirror, at, data| {
-        enable(mirror, at, None, data)
-    });
+pub(super) const ALL_ENABLE: Entry = Entry::write(
+    "enable",
+    ReadKind::Text(|engine, at| show_enabled(engine, at, None)),
+    |engine, at, data| enable(engine, at, None, data),
+);
 
 /// `events/SYSTEM/enable`: whether all events of a system are enabled.
 pub(super) const SYSTEM_ENABLE: Entry = Entry::write(
     "enable",
-    Shows::Text(|mirror, at| show_enabled(mirror, at, Some(at.system()?))),
-    |mirror, at, data| enable(mirror, at, Some(at.system()?), data),
+    ReadKind::Text(|engine, at| show_enabled(engine, at, Some(at.system()?))),
+    |engine, at, data| enable(engine, at, Some(at.system()?), data),
 );
 
 /// `events/SYSTEM/filter`: sets the filter of all events of a system that have its fields.
 pub(super) const SYSTEM_FILTER: Entry = Entry::write(
     "filter",
-    Shows::Once(|_, _| Ok(SYSTEM_FILTER_TEXT.as_bytes().to_vec())),
-    |mirror, at, data| {
-        all(data, mirror.apply(at.instance, &Command::SystemFilter { system: at.system()?, text: data }))
+    ReadKind::Once(|_, _| Ok(SYSTEM_FILTER_TEXT.as_bytes().to_vec())),
+    |engine, at, data| {
+        all(data, at.change(engine, InstanceCommand::SystemFilter { system: at.system()?, text: data }))
     },
 );
 
@@ -44,81 +45,91 @@ const SYSTEM_FILTER_TEXT: &str = "### global filter ###\n\
 /// `events/SYSTEM/EVENT/enable`: whether an event is enabled.
 pub(super) const ENABLE: Entry = Entry::write(
     "enable",
-    Shows::Text(|mirror, at| Ok(at.status(mirror)?.enable_text(at.event()?).to_vec())),
-    |mirror, at, data| {
+    ReadKind::Text(|engine, at| Ok(at.status(engine)?.enable_text(at.event()?).to_vec())),
+    |engine, at, data| {
         let on = words::flag(data)?;
-        all(data, mirror.apply(at.instance, &Command::Event { event: at.event()?, on }))
+        all(data, at.change(engine, InstanceCommand::Event { event: at.event()?, on }))
     },
 );
 
 /// `events/SYSTEM/EVENT/filter`: the filter of an event.
 pub(super) const FILTER: Entry = Entry::write(
     "filter",
-    Shows::Once(|mirror, at| Ok(at.state(mirror)?.filter_text(at.event()?).to_vec())),
-    |mirror, at, data| {
-        all(data, mirror.apply(at.instance, &Command::Filter { event: at.event()?, text: data }))
+    ReadKind::Once(|engine, at| Ok(at.state(engine)?.filter_text(at.event()?).to_vec())),
+    |engine, at, data| {
+        all(data, at.change(engine, InstanceCommand::Filter { event: at.event()?, text: data }))
     },
 );
 
 /// `events/SYSTEM/EVENT/format`: the fields and the print format of an event.
 pub(super) const FORMAT: Entry = Entry::read(
     "format",
-    Shows::Seq(|mirror, at| {
-        let text = mirror.registry().events().format_text(at.event()?, &mirror.facts);
+    ReadKind::Seq(|engine, at| {
+        let text = engine.registry().events().format_text(at.event()?, &engine.facts);
         Ok(text.ok_or(Errno::NODEV)?.as_bytes().to_vec())
     }),
 );
 
 /// `events/SYSTEM/EVENT/hist`: the histograms of an event. poll(2) waits for hits (6.14 and later).
-pub(super) const HIST: Entry =
-    Entry::read("hist", Shows::Hist(|mirror, at| mirror.hist_text(at.instance, at.event()?)));
+pub(super) const HIST: Entry = Entry::read(
+    "hist",
+    ReadKind::Hist(|engine, at| Ok(histograms::text_of(engine, at.instance, at.event()?)?)),
+);
 
 /// `events/SYSTEM/EVENT/id`: the number of an event in its records.
 pub(super) const ID: Entry = Entry::read(
     "id",
-    Shows::Text(|mirror, at| {
-        let id = mirror.registry().events().id(at.event()?, &mirror.facts).ok_or(Errno::NODEV)?;
+    ReadKind::Text(|engine, at| {
+        let id = engine.registry().events().id(at.event()?, &engine.facts).ok_or(Errno::NODEV)?;
         Ok(lines([id]))
     }),
 );
 
 /// `events/SYSTEM/EVENT/inject`: a write makes a record of the event, as in kernels with `CONFIG_TRACE_EVENT_INJECT`.
 pub(super) const INJECT: Entry =
-    Entry::write("inject", Shows::Once(|_, _| Err(Errno::PERM)), |mirror, at, data| {
-        all(data, mirror.inject(at.instance, at.event()?, data, Writer::of(at.who)))
+    Entry::write("inject", ReadKind::Once(|_, _| Err(Errno::PERM)), |engine, at, data| {
+        all(
+            data,
+            at.change(
+                engine,
+                InstanceCommand::Inject { event: at.event()?, text: data, writer: Writer::of(at.thread) },
+            ),
+        )
     })
     .mode(0o200);
 
-/// `events/SYSTEM/EVENT/trigger`: what a hit does in addition to the record. Emptying the file removes only histograms.
+/// `events/SYSTEM/EVENT/trigger`: what a hit does in addition to the record. Emptying the file removes only
+/// histograms.
 pub(super) const TRIGGER: Entry = Entry::write(
     "trigger",
-    Shows::Seq(|mirror, at| mirror.trigger_text(at.instance, at.event()?)),
-    |mirror, at, data| {
+    ReadKind::Seq(|engine, at| Ok(histograms::trigger_text(engine, at.instance, at.event()?)?)),
+    |engine, at, data| {
         if data.is_empty() {
             return Ok(0);
         }
-        all(data, mirror.apply(at.instance, &Command::Trigger { event: at.event()?, text: data }))
+        all(data, at.change(engine, InstanceCommand::Trigger { event: at.event()?, text: data }))
     },
 )
-.truncates(|mirror, at| mirror.clear_hists(at.instance, at.event()?));
+.truncates(|engine, at| at.change(engine, InstanceCommand::ClearHistograms(at.event()?)));
 
-/// `events/synthetic/EVENT/synth_event_trace`, which tracefs does not have: a write of values traces the event in this
-/// instance, as the kernel's function of that name does ([`crate::api::trace`]).
+/// `events/synthetic/EVENT/synth_event_trace`, which tracefs does not have: a write of values traces the event in
+/// this instance, as the kernel's function of that name does ([`crate::api::trace`]).
 pub(super) const SYNTH_EVENT_TRACE: Entry =
-    Entry::write("synth_event_trace", Shows::Once(|_, _| Err(Errno::PERM)), |mirror, at, data| {
-        let (event, writer) = (at.event()?, Writer::of(at.who));
-        let done = with_values(data, |values| mirror.emit_in(at.instance, event, values, writer));
+    Entry::write("synth_event_trace", ReadKind::Once(|_, _| Err(Errno::PERM)), |engine, at, data| {
+        let (event, writer) = (at.event()?, Writer::of(at.thread));
+        let done =
+            with_values(data, |values| at.change(engine, InstanceCommand::Emit { event, values, writer }));
         all(data, done.ok_or(Errno::INVAL)?)
     })
     .mode(0o200);
 
-/// Shows whether the events of a system are enabled, or all events if `system` is `None`: all (`1`), none (`0`), some (`X`),
-/// or `?` if there are no events.
-fn show_enabled(mirror: &mut Engine, at: At, system: Option<SystemId>) -> Result<Vec<u8>> {
-    let state = at.state(mirror)?;
+/// Shows whether the events of a system are enabled, or all events if `system` is `None`: all (`1`), none (`0`), some
+/// (`X`), or `?` if there are no events.
+fn show_enabled(engine: &mut Engine, at: At, system: Option<SystemId>) -> Result<Vec<u8>> {
+    let state = at.state(engine)?;
     let (mut on, mut off) = (false, false);
-    for event in mirror.registry().events().ordinary() {
-        let belongs = mirror
+    for event in engine.registry().events().ordinary() {
+        let belongs = engine
             .registry()
             .events()
             .get(event)
@@ -137,17 +148,17 @@ fn show_enabled(mirror: &mut Engine, at: At, system: Option<SystemId>) -> Result
 }
 
 /// Enables or disables the events of a system, or all events if `system` is `None`.
-fn enable(mirror: &mut Engine, at: At, system: Option<SystemId>, data: &[u8]) -> Result<usize> {
+fn enable(engine: &mut Engine, at: At, system: Option<SystemId>, data: &[u8]) -> Result<usize> {
     let value = words::number(data)?;
-    mirror.apply(at.instance, &Command::Expand)?;
+    at.change(engine, InstanceCommand::Expand)?;
     if value > 1 {
         return Err(Errno::INVAL);
     }
-    let events = mirror.registry().events().clone();
+    let events = engine.registry().events().clone();
     let name = match system {
         Some(system) => Some(events.system(system).ok_or(Errno::NODEV)?.name.as_str()),
         None => None,
     };
     let which = Selector::system(name);
-    all(data, mirror.apply(at.instance, &Command::Events { which, on: value == 1 }))
+    all(data, at.change(engine, InstanceCommand::Events { which, on: value == 1 }))
 }

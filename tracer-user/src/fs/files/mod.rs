@@ -1,7 +1,7 @@
 //! The directories of the mirror as tables, whose entries are its files.
 //!
-//! An entry's position in its table is part of the file's number ([`Node::number`](super::tree::node::Node::number)), and
-//! readdir(3) lists the files in the order of the tables.
+//! An entry's position in its table is part of the file's number ([`Node::number`](super::tree::node::Node::number)),
+//! and readdir(3) lists the files in the order of the tables.
 
 mod buffers;
 mod cpumask;

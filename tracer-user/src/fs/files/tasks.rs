@@ -2,8 +2,8 @@
 
 use rustix::io::Errno;
 
-use super::entry::{Entry, Shows, lines};
-use crate::engine::instances::words;
+use super::entry::{Entry, ReadKind, all, lines};
+use crate::engine::{Command, instances::words};
 
 /// The kernel's default maximum of pids (`PID_MAX_DEFAULT`), which also limits the number of names.
 const MOST: u64 = 0x8000;
@@ -16,10 +16,10 @@ const PAGE: usize = 4096;
 /// `saved_cmdlines`: the names of the threads of records.
 pub(super) const SAVED_CMDLINES: Entry = Entry::read(
     "saved_cmdlines",
-    Shows::Seq(|mirror, _| {
-        mirror.collect_all();
+    ReadKind::Seq(|engine, _| {
+        engine.collect_all();
         let mut text = Vec::new();
-        for (pid, name) in mirror.tasks.names() {
+        for (pid, name) in engine.tasks.names() {
             text.extend(format!("{pid} ").bytes());
             text.extend_from_slice(name);
             text.push(b'\n');
@@ -32,15 +32,13 @@ pub(super) const SAVED_CMDLINES: Entry = Entry::read(
 /// `saved_cmdlines_size`: how many names of threads are kept.
 pub(super) const SAVED_CMDLINES_SIZE: Entry = Entry::write(
     "saved_cmdlines_size",
-    Shows::Text(|mirror, _| Ok(lines([mirror.tasks.kept()]))),
-    |mirror, _, data| {
+    ReadKind::Text(|engine, _| Ok(lines([engine.tasks.capacity()]))),
+    |engine, _, data| {
         let names = words::number(data)?;
         if names == 0 || names > MOST {
             return Err(Errno::INVAL);
         }
-        mirror.tasks.keep(rounded(names as usize));
-        mirror.touch();
-        Ok(data.len())
+        all(data, engine.execute(&Command::SavedNames(rounded(names as usize))))
     },
 )
 .top();
@@ -48,9 +46,9 @@ pub(super) const SAVED_CMDLINES_SIZE: Entry = Entry::write(
 /// `saved_tgids`: the processes of the threads of records. The option `record-tgid` enables it.
 pub(super) const SAVED_TGIDS: Entry = Entry::read(
     "saved_tgids",
-    Shows::Seq(|mirror, _| {
-        mirror.collect_all();
-        Ok(lines(mirror.tasks.groups().map(|(pid, group)| format!("{pid} {group}"))))
+    ReadKind::Seq(|engine, _| {
+        engine.collect_all();
+        Ok(lines(engine.tasks.groups().map(|(pid, group)| format!("{pid} {group}"))))
     }),
 )
 .top();
@@ -73,6 +71,6 @@ mod tests {
         {
             assert_eq!(rounded(asked), shown, "{asked}");
         }
-        assert_eq!(rounded(MOST as usize), crate::engine::tasks::KEPT_MAX);
+        assert_eq!(rounded(MOST as usize), crate::engine::tasks::CAPACITY_MAX);
     }
 }

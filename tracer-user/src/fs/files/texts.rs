@@ -2,27 +2,27 @@
 
 use rustix::io::Errno;
 
-use super::entry::{Entry, Shows};
+use super::entry::{Entry, ReadKind};
 
 /// `available_tracers`: only `nop`. Events need no other tracer.
 pub(super) const AVAILABLE_TRACERS: Entry =
-    Entry::read("available_tracers", Shows::Seq(|_, _| Ok(b"nop\n".to_vec())));
+    Entry::read("available_tracers", ReadKind::Seq(|_, _| Ok(b"nop\n".to_vec())));
 
 /// `timestamp_mode`: each record keeps the time since the previous record.
 pub(super) const TIMESTAMP_MODE: Entry =
-    Entry::read("timestamp_mode", Shows::Seq(|_, _| Ok(b"[delta] absolute\n".to_vec())));
+    Entry::read("timestamp_mode", ReadKind::Seq(|_, _| Ok(b"[delta] absolute\n".to_vec())));
 
 /// `printk_formats`: the kernel's list.
 pub(super) const PRINTK_FORMATS: Entry = Entry::read(
     "printk_formats",
-    Shows::Kernel(|text| Ok(text.map_err(|_| Errno::IO)?.unwrap_or_default().into_bytes())),
+    ReadKind::Kernel(|text| Ok(text.map_err(|_| Errno::IO)?.unwrap_or_default().into_bytes())),
 )
 .top();
 
 /// `available_filter_functions`: the kernel's list of functions that can be probed at their entry.
 pub(super) const AVAILABLE_FILTER_FUNCTIONS: Entry = Entry::read(
     "available_filter_functions",
-    Shows::Kernel(|text| match text {
+    ReadKind::Kernel(|text| match text {
         Ok(Some(text)) => Ok(text.into_bytes()),
         Ok(None) => Err(Errno::NODEV),
         // A security module can refuse the read.
@@ -33,29 +33,29 @@ pub(super) const AVAILABLE_FILTER_FUNCTIONS: Entry = Entry::read(
 
 /// `README`: a summary of the files.
 pub(super) const README: Entry =
-    Entry::read("README", Shows::Text(|_, _| Ok(README_TEXT.as_bytes().to_vec()))).top();
+    Entry::read("README", ReadKind::Text(|_, _| Ok(README_TEXT.as_bytes().to_vec()))).top();
 
 /// Written anew for this program. Scripts search the kernel's text for features, so the same key phrases are here.
 const README_TEXT: &str = "\
 Linux event tracing with the semantics of tracefs, done by eBPF: a mirror of the kernel's tracing files.
 
-  echo 1 > events/sched/sched_switch/enable           turn an event on
+  echo 1 > events/sched/sched_switch/enable           enable an event
   echo 'traceoff:1 if prev_pid == 0' > events/sched/sched_switch/trigger
   echo 'prev_comm ~ \"ba*\"' > events/sched/sched_switch/filter
   cat trace                                           what was recorded
-  cat trace_pipe                                      what is being recorded; it is gone once read
+  cat trace_pipe                                      what is being recorded; reading removes it
   echo > trace                                        forget what was recorded
 
  Events
-  available_events      events that can be turned on
+  available_events      events that can be enabled
   set_event             events that are on; write SYSTEM:EVENT, !SYSTEM:EVENT, SYSTEM:, :EVENT, *:*
   set_event_pid         record only these threads
   set_event_notrace_pid record all but these threads
   events/enable         all events; 0, 1, or X for some
   events/SYSTEM/enable, events/SYSTEM/EVENT/enable
-  events/SYSTEM/filter, events/SYSTEM/EVENT/filter    record only hits for which this holds; 0 takes it away
+  events/SYSTEM/filter, events/SYSTEM/EVENT/filter    record only hits for which this holds; 0 removes it
   events/SYSTEM/EVENT/format                          fields of a record
-  events/SYSTEM/EVENT/trigger                         what else a hit does; `!` in front takes a trigger away
+  events/SYSTEM/EVENT/trigger                         what else a hit does; `!` in front removes a trigger
                         traceon, traceoff, snapshot, stacktrace, each with [:N] and [if FILTER]
                         enable_event:<system>:<event> and disable_event:<system>:<event>, likewise
                         hist:keys=<field1[,field2,...]>, counts hits in a table, with
@@ -83,7 +83,7 @@ Linux event tracing with the semantics of tracefs, done by eBPF: a mirror of the
   dynamic_events        Create/append/remove/show the events that definitions make, a line a probe
   kprobe_events         the same, for probes of the kernel's text
   uprobe_events         the same, for probes of files
-  synthetic_events      Create/append/remove/show synthetic events, a line an event; `!NAME` takes one away
+  synthetic_events      Create/append/remove/show synthetic events, a line an event; `!NAME` removes one
                         example: echo 'myevent u64 lat; char name[]; long[] stack' >> synthetic_events
   kprobe_profile        hits and misses of each kprobe
   uprobe_profile        hits of each uprobe
@@ -100,7 +100,7 @@ Linux event tracing with the semantics of tracefs, done by eBPF: a mirror of the
     place: [<module>:]<symbol>[+<offset>]|<memaddr>
     place (kretprobe): [<module>:]<symbol>[+<offset>]%return|<memaddr>
     place (uprobe): <path>:<offset>[%return][(ref_ctr_offset)]
-    place (uprobe), ours alone: <path>:<function>
+    place (uprobe), only in this mirror: <path>:<function>
     args: <name>=fetcharg[:type]
     fetcharg: (%<register>|$<efield>), @<address>, @<symbol>[+|-<offset>], $stack<index>, $stack, $retval, $comm,
               $arg<N>, <argname>[->field[->field|.field...]], +|-[u]<offset>(<fetcharg>), \\imm-value, \\\"imm-string\"

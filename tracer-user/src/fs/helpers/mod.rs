@@ -1,4 +1,5 @@
-//! The processes that work for a daemon. The daemon starts them before it drops its privileges and cannot start more later.
+//! The processes that work for a daemon. The daemon starts them before it drops its privileges and cannot start more
+//! later.
 
 pub(in crate::fs) mod opener;
 pub(in crate::fs) mod reaper;
@@ -16,9 +17,9 @@ const OPENERS: usize = 3;
 pub struct Helpers {
     /// Closes perf tracepoints when the daemon ends or is killed.
     pub(super) closer: Option<Closer>,
-    /// Open user files. The first process that lives is asked.
+    /// Open user files. Requests go to the first process that still runs.
     pub(super) openers: Vec<Worker>,
-    /// Access clients' memory. The first process that lives is asked.
+    /// Access clients' memory. Requests go to the first process that still runs.
     pub(super) memory: Vec<Worker>,
 }
 

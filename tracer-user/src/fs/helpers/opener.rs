@@ -1,11 +1,12 @@
-//! The process that opens user files for a daemon: those that `uprobe_events`, `dynamic_events` and `program_events` name.
+//! The process that opens user files for a daemon: those that `uprobe_events`, `dynamic_events` and `program_events`
+//! name.
 //!
-//! A path lookup, an open or a read can block without a limit if a process serves the file system (FUSE), and a kill does
-//! not end the blocked thread. So a thread of a separate process does this work. The daemon waits with a deadline, and never
-//! while it holds the tree. The answer is a descriptor and the facts about the file.
+//! A path lookup, an open or a read can block without a limit if a process serves the file system (FUSE), and a kill
+//! does not end the blocked thread. So a thread of a separate process does this work. The daemon waits with a
+//! deadline, and never while it holds the tree. The answer is a descriptor and the facts about the file.
 //!
-//! [`Kind::PendingFiles`] limits the writes of a uid that wait for files. A write counts until its answer arrives, however
-//! late, so files that never answer use up only the quota of their uid.
+//! [`Kind::PendingFiles`] limits the writes of a uid that wait for files. A write counts until its answer arrives,
+//! however late, so files that never answer use up only the quota of their uid.
 
 use std::{
     collections::HashMap,
@@ -59,7 +60,7 @@ const THREADS_MAX: usize = 64;
 
 /// A request to the process.
 #[derive(Serialize, Deserialize)]
-struct Asked {
+struct OpenRequest {
     number: u64,
     wanted: FileRequest,
 }
@@ -75,12 +76,12 @@ struct OpenedReply {
 struct Opened {
     identity: Identity,
     symbol: Option<u64>,
-    notes: NotesTold,
+    notes: NotesReply,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
-enum NotesTold {
-    NotAsked,
+enum NotesReply {
+    NotRequested,
     Sent,
     NotElf,
     TooLarge,
@@ -99,7 +100,7 @@ struct Pending {
 struct Waiting {
     next: u64,
     by_number: HashMap<u64, Pending>,
-    /// The process is gone.
+    /// Whether the process is gone.
     gone: bool,
 }
 
@@ -117,7 +118,7 @@ struct Process {
     waiting: Arc<Mutex<Waiting>>,
 }
 
-/// The daemon's side. The first process that lives is asked.
+/// The daemon's side. Requests go to the first process that still runs.
 pub(in crate::fs) struct Opener {
     processes: Vec<Process>,
 }
@@ -132,7 +133,7 @@ impl Process {
         let (its, all) = (Arc::clone(&socket), Arc::clone(&waiting));
         let listens = std::thread::Builder::new().name("files".to_owned()).spawn(move || {
             let error = listen(its.as_fd(), &all);
-            tracing::warn!("a process that opens files is gone: {error}");
+            tracing::warn!("a process that opens files has ended: {error}");
             lock(&all).lose();
         });
         if let Err(error) = listens {
@@ -147,7 +148,7 @@ impl Process {
     }
 
     /// Registers a request and returns its number; `None` if the process is gone.
-    fn ask(&self, place: &Arc<Charge>) -> Option<(u64, Receiver<Answer>)> {
+    fn register_request(&self, place: &Arc<Charge>) -> Option<(u64, Receiver<Answer>)> {
         let mut waiting = lock(&self.waiting);
         if waiting.gone {
             return None;
@@ -161,13 +162,14 @@ impl Process {
 }
 
 impl Opener {
-    /// Creates the daemon's side of the processes that run [`run`] at the other ends of the sockets. Without a process, no
-    /// file can be opened.
+    /// Creates the daemon's side of the processes that run [`run`] at the other ends of the sockets. Without a
+    /// process, no file can be opened.
     pub(in crate::fs) fn new(sockets: Vec<OwnedFd>) -> Self {
         Self { processes: sockets.into_iter().map(Process::new).collect() }
     }
 
-    /// Opens files for a client in a new thread, one after the other until [`PATIENCE`] is over, and then calls `then`.
+    /// Opens files for a client in a new thread, one after the other until [`PATIENCE`] is over, and then calls
+    /// `then`.
     ///
     /// # Errors
     /// `EAGAIN` if the uid has the maximum of pending files, or no thread can be started. `then` is not called then.
@@ -200,9 +202,10 @@ impl Opener {
         }
         let wanted = FileRequest { path: absolute(&wanted.path), what: wanted.what.clone() };
         let answer = loop {
-            let asked = self.processes.iter().find_map(|process| Some((process, process.ask(place)?)));
+            let asked =
+                self.processes.iter().find_map(|process| Some((process, process.register_request(place)?)));
             let (process, (number, answer)) = asked.ok_or(Errno::IO)?;
-            let message = serde_json::to_vec(&Asked { number, wanted: wanted.clone() });
+            let message = serde_json::to_vec(&OpenRequest { number, wanted: wanted.clone() });
             let message = message.ok().filter(|message| message.len() <= MESSAGE_MAX);
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
             match message.ok_or(Errno::NAMETOOLONG).and_then(|message| send(&process.socket, &message, flags))
@@ -261,11 +264,11 @@ fn found(answer: Result<Opened, i32>, fds: Vec<OwnedFd>) -> Answer {
     let mut fds = fds.into_iter();
     let file = OpenedFile::received(fds.next().ok_or(Errno::IO)?, opened.identity)?;
     let notes = match opened.notes {
-        NotesTold::NotAsked => None,
-        NotesTold::NotElf => Some(Err(ProgramError::NotElf)),
-        NotesTold::TooLarge => Some(Err(ProgramError::TooLarge)),
-        NotesTold::None => Some(Err(ProgramError::NoEvents)),
-        NotesTold::Sent => {
+        NotesReply::NotRequested => None,
+        NotesReply::NotElf => Some(Err(ProgramError::NotElf)),
+        NotesReply::TooLarge => Some(Err(ProgramError::TooLarge)),
+        NotesReply::None => Some(Err(ProgramError::NoEvents)),
+        NotesReply::Sent => {
             let mut text = Vec::new();
             // The file is in memory, so reading it does not block.
             File::from(fds.next().ok_or(Errno::IO)?).read_to_end(&mut text).map_err(|_| Errno::IO)?;
@@ -313,13 +316,13 @@ pub(in crate::fs) fn start() -> io::Result<Worker> {
     Worker::start(COMMAND, Stdio::null())
 }
 
-/// Runs in the opener: opens the requested files until the other end of the socket is closed. The process then ends, even
-/// if its threads are blocked.
+/// Runs in the opener: opens the requested files until the other end of the socket is closed. The process then ends,
+/// even if its threads are blocked.
 ///
 /// # Errors
 /// When standard input is not a socket, or a message cannot be parsed.
 pub fn run() -> io::Result<()> {
-    // The process gets no signals of the terminal and is not listed as a process of it.
+    // A new session: the terminal sends this process no signals and does not list it.
     let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(c"tracer-opener");
     confine::confine(Role::Opener);
@@ -330,11 +333,11 @@ pub fn run() -> io::Result<()> {
 fn serve(socket: OwnedFd) -> io::Result<()> {
     let socket = Arc::new(socket);
     while let Some((message, _)) = receive(socket.as_fd())? {
-        let Asked { number, wanted } = serde_json::from_slice(&message)?;
+        let OpenRequest { number, wanted } = serde_json::from_slice(&message)?;
         // Each thread has a reference to the socket.
         let busy = Arc::strong_count(&socket) - 1;
         let to = Arc::clone(&socket);
-        let work = move || answer(to.as_fd(), number, Found::look(&wanted));
+        let work = move || answer(to.as_fd(), number, Found::open(&wanted));
         if busy >= THREADS_MAX || std::thread::Builder::new().spawn(work).is_err() {
             answer(socket.as_fd(), number, Err(Errno::AGAIN));
         }
@@ -357,14 +360,14 @@ fn send_found(socket: BorrowedFd<'_>, number: u64, found: &Found) -> Result<(), 
     let mut fds = vec![found.file.as_fd()];
     let mut memory = None;
     let notes = match &found.notes {
-        None => NotesTold::NotAsked,
+        None => NotesReply::NotRequested,
         Some(Ok(notes)) => {
             memory = Some(in_memory(notes)?);
-            NotesTold::Sent
+            NotesReply::Sent
         }
-        Some(Err(ProgramError::TooLarge)) => NotesTold::TooLarge,
-        Some(Err(ProgramError::NoEvents)) => NotesTold::None,
-        Some(Err(_)) => NotesTold::NotElf,
+        Some(Err(ProgramError::TooLarge)) => NotesReply::TooLarge,
+        Some(Err(ProgramError::NoEvents)) => NotesReply::None,
+        Some(Err(_)) => NotesReply::NotElf,
     };
     fds.extend(memory.as_ref().map(AsFd::as_fd));
     let opened = Opened { identity: found.file.identity(), symbol: found.symbol, notes };
@@ -393,26 +396,26 @@ mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     use super::*;
-    use crate::lang::facts::What;
+    use crate::lang::facts::FileQuery;
 
     fn pair() -> (OwnedFd, OwnedFd) {
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
     }
 
-    fn wanted(path: &[u8], what: What) -> FileRequest {
+    fn wanted(path: &[u8], what: FileQuery) -> FileRequest {
         FileRequest { path: path.to_vec(), what }
     }
 
     #[test]
-    fn what_is_found_comes_through_the_socket() {
+    fn results_are_sent_through_the_socket() {
         let (ours, theirs) = pair();
         let server = std::thread::spawn(move || serve(theirs));
         let (opener, quotas) = (Opener::new(vec![ours]), Quotas::default());
         let program = std::env::current_exe().unwrap();
         let program = program.as_os_str().as_bytes();
-        for what in [What::Identity, What::Symbol("main".to_owned()), What::Events] {
+        for what in [FileQuery::Identity, FileQuery::Symbol("main".to_owned()), FileQuery::Events] {
             let wanted = wanted(program, what);
-            let here = Found::look(&wanted).unwrap();
+            let here = Found::open(&wanted).unwrap();
             let there = opener.look_now(&quotas, &wanted).unwrap();
             assert_eq!((&here.file, here.symbol, &here.notes), (&there.file, there.symbol, &there.notes));
             assert_eq!(there.file.check(), Ok(()));
@@ -423,32 +426,37 @@ mod tests {
             (&[b'x'; 5000], Errno::NAMETOOLONG),
             (&vec![0xff; 60_000], Errno::NAMETOOLONG),
         ] {
-            let answer = opener.look_now(&quotas, &wanted(path, What::Identity));
+            let answer = opener.look_now(&quotas, &wanted(path, FileQuery::Identity));
             assert_eq!(answer.unwrap_err(), errno, "{} bytes", path.len());
         }
-        let folder = opener.look_now(&quotas, &wanted(b"/", What::Events));
+        let folder = opener.look_now(&quotas, &wanted(b"/", FileQuery::Events));
         assert_eq!(folder.unwrap_err(), Errno::INVAL);
-        assert_eq!(quotas.used(0, Kind::PendingFiles), 0, "all were answered");
+        // The charge of a request is dropped after its answer.
+        let since = std::time::Instant::now();
+        while quotas.used(0, Kind::PendingFiles) > 0 {
+            assert!(since.elapsed() < Duration::from_secs(10), "all were answered");
+            std::thread::yield_now();
+        }
         // The process ends when the socket is closed.
         rustix::net::shutdown(&opener.processes[0].socket, rustix::net::Shutdown::Both).unwrap();
         server.join().unwrap().unwrap();
         while !lock(&opener.processes[0].waiting).gone {
             std::thread::yield_now();
         }
-        assert_eq!(opener.look_now(&quotas, &wanted(program, What::Identity)).unwrap_err(), Errno::IO);
+        assert_eq!(opener.look_now(&quotas, &wanted(program, FileQuery::Identity)).unwrap_err(), Errno::IO);
     }
 
     #[test]
-    fn who_gets_no_answer_waits_for_a_while_and_keeps_the_place() {
+    fn a_request_without_an_answer_times_out_and_keeps_its_charge() {
         let (ours, theirs) = pair();
         let (opener, quotas) = (Arc::new(Opener::new(vec![ours])), Quotas::default());
         let most = Kind::PendingFiles.limits().per_uid;
         let (to, files) = channel();
         let start = Instant::now();
-        let one = wanted(b"/x", What::Identity);
+        let one = wanted(b"/x", FileQuery::Identity);
         for _ in 0..most {
             let to = to.clone();
-            let both = vec![one.clone(), wanted(b"/y", What::Identity)];
+            let both = vec![one.clone(), wanted(b"/y", FileQuery::Identity)];
             opener.look_then((&quotas, 7), both, move |files| to.send(files).unwrap()).unwrap();
         }
         let refused = opener.look_then((&quotas, 7), vec![one.clone()], |_| panic!("there is no place"));
@@ -456,14 +464,14 @@ mod tests {
         for _ in 0..most {
             let files = files.recv().unwrap();
             assert_eq!(files.get(&one).unwrap_err(), Errno::TIMEDOUT);
-            assert_eq!(files.get(&wanted(b"/y", What::Identity)).unwrap_err(), Errno::TIMEDOUT);
+            assert_eq!(files.get(&wanted(b"/y", FileQuery::Identity)).unwrap_err(), Errno::TIMEDOUT);
         }
         assert!((PATIENCE..2 * PATIENCE).contains(&start.elapsed()), "one deadline for all files of a write");
         assert_eq!(quotas.used(7, Kind::PendingFiles), most, "nobody has answered");
         // A late answer releases its charge.
         for _ in 0..most {
             let (message, _) = receive(theirs.as_fd()).unwrap().unwrap();
-            let asked: Asked = serde_json::from_slice(&message).unwrap();
+            let asked: OpenRequest = serde_json::from_slice(&message).unwrap();
             answer(theirs.as_fd(), asked.number, Err(Errno::NOENT));
         }
         while quotas.used(7, Kind::PendingFiles) > 0 {

@@ -1,9 +1,9 @@
-//! The process that closes perf tracepoints for a recording or daemon: after it ended with many enabled events, or when a
-//! daemon is killed.
+//! A process that closes perf tracepoints: after a recording or daemon with many enabled events has ended, or after a
+//! daemon was killed.
 //!
-//! The kernel needs tens of milliseconds to close one ([`crate::attach::detach_all`]), so a minute for all events of a
-//! machine. The user should not wait for that. The descriptors arrive through a socket, which is the standard input of the
-//! process ([`crate::attach::hold`]).
+//! The kernel needs tens of milliseconds to close one ([`crate::attach::detach_all`]), so a minute for all events of
+//! a machine. The user should not wait for that. The descriptors arrive through a socket, which is the standard input
+//! of the process ([`crate::attach::hold`]).
 
 use std::{
     io,
@@ -41,7 +41,7 @@ impl Closer {
         worth.then(|| Self::start().inspect_err(warn).ok()).flatten()
     }
 
-    /// Hands events to the process, which closes them after this process has closed the socket or ended.
+    /// Passes events to the process, which closes them after this process has closed the socket or ended.
     pub fn close(self, events: Vec<OwnedFd>) {
         if let Err(error) = attach::hand_over(self.0.socket(), &events) {
             tracing::warn!("no process closes the events, so this one does: {error}");
@@ -69,7 +69,7 @@ pub(in crate::fs) fn close(events: Vec<OwnedFd>) {
 /// # Errors
 /// When reading from standard input fails.
 pub fn run() -> io::Result<()> {
-    // The process gets no signals of the terminal and is not listed as a process of it.
+    // A new session: the terminal sends this process no signals and does not list it.
     let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(c"tracer-closer");
     // Holding descriptors needs no capability.

@@ -7,8 +7,8 @@ const INTERNAL: i32 = 512;
 /// `ENOTSUPP` (include/linux/errno.h): a driver or architecture does not support the operation.
 const ENOTSUPP: i32 = 524;
 
-/// Converts an error to one that FUSE accepts. The kernel refuses an answer with an internal number, and the caller would
-/// then wait for ever.
+/// Converts an error to one that FUSE accepts. The kernel refuses an answer with an internal number, and the caller
+/// would then wait for ever.
 pub(in crate::fs) fn errno(errno: rustix::io::Errno) -> Errno {
     match errno.raw_os_error() {
         ENOTSUPP => Errno::EOPNOTSUPP,
@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_gets_no_error_that_it_refuses() {
+    fn errors_are_limited_to_those_that_the_kernel_accepts() {
         let answered = |number| errno(rustix::io::Errno::from_raw_os_error(number)).code();
         assert_eq!(answered(524), libc::EOPNOTSUPP);
         assert_eq!((answered(512), answered(530), answered(4095)), (libc::EIO, libc::EIO, libc::EIO));

@@ -1,4 +1,5 @@
-//! The FUSE file system: each request becomes a job for the thread that owns the tree. Nothing here depends on single files.
+//! The FUSE file system: each request becomes a job for the thread that owns the tree. Nothing here depends on single
+//! files.
 //!
 //! One thread receives the requests and never blocks. A job answers its request itself. Both sides share the [`Hub`].
 
@@ -10,9 +11,9 @@ use std::{
 
 use fuser::{
     Errno, FileHandle, FileType, Filesystem, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig,
-    LockOwner, OpenAccMode, OpenFlags, PollEvents, PollFlags, PollNotifier, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyPoll, ReplyStatfs,
-    ReplyWrite, Request, TimeOrNow, WriteFlags,
+    LockOwner, OpenAccMode, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyPoll,
+    ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 
 use super::{
@@ -20,12 +21,12 @@ use super::{
     hub::{Hub, TTL, kept},
     ioctl,
     opening::Opening,
-    owner::When,
+    owner::{View, When},
     reads::Read,
 };
 use crate::{
     engine::{Cooperative, quota::Kind, records::Writer, user},
-    fs::tree::open::Access,
+    fs::tree::open::{Access, Client},
     lang::facts::{FileRequest, Files},
 };
 
@@ -37,10 +38,11 @@ pub(in crate::fs) struct Fuse {
     pub(in crate::fs) hub: Arc<Hub>,
 }
 
-/// Opens the user files that a write names, then executes the write and answers it. Other requests continue meanwhile.
+/// Opens the user files that a write names, then executes the write and answers it. Other requests continue
+/// meanwhile.
 fn write_later(
     hub: &Arc<Hub>,
-    (uid, pid): (u32, u32),
+    client: Client,
     handle: u64,
     data: Vec<u8>,
     wanted: Vec<FileRequest>,
@@ -52,17 +54,14 @@ fn write_later(
     let (ours, later) = (Arc::clone(hub), Arc::clone(&answer));
     let apply = move |files: Files| {
         let hub = Arc::clone(&ours);
-        ours.post(uid, "write", When::Alone, move |view| {
-            view.mirror().client = uid;
-            let done = view.write_with(handle, &data, pid, &files);
-            view.mirror().client = 0;
-            let news = hub.finish(view.mirror());
+        ours.post(client.uid, "write", When::Alone, move |view| {
+            let write = |view: &mut View<'_>| view.write_with(handle, &data, client, &files);
             if let Some(answer) = take(&later) {
-                hub.tell(news, move || answer(done));
+                hub.change(view, write, answer);
             }
         });
     };
-    if let Err(error) = hub.opener.look_then((&hub.quotas, uid), wanted, apply)
+    if let Err(error) = hub.opener.look_then((&hub.quotas, client.uid), wanted, apply)
         && let Some(answer) = take(&answer)
     {
         answer(Err(error));
@@ -75,7 +74,8 @@ impl Filesystem for Fuse {
         let _ = config.set_max_readahead(1);
         let maps = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
         self.hub.set_maps_directly(maps);
-        // An open with `O_TRUNC` must be one request, because emptying a file has an effect that a change of size has not.
+        // An open with `O_TRUNC` must be one request, because emptying a file has an effect that a change of size has
+        // not.
         config.add_capabilities(InitFlags::FUSE_ATOMIC_O_TRUNC).map_err(|_| {
             std::io::Error::new(std::io::ErrorKind::Unsupported, "the kernel's FUSE has no atomic O_TRUNC")
         })
@@ -88,7 +88,7 @@ impl Filesystem for Fuse {
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (hub, name) = (Arc::clone(&self.hub), name.to_owned());
         self.hub.post(request.uid(), "lookup", When::Any, move |view| {
-            Hub::learn_modules(view.mirror());
+            Hub::modules_now(view.engine());
             let found = name.to_str().ok_or(rustix::io::Errno::NOENT);
             match found.and_then(|name| view.lookup(parent.0, name)) {
                 Ok(found) => reply.entry(&kept(&found), &hub.attr(&found, view.since()), Generation(0)),
@@ -135,23 +135,25 @@ impl Filesystem for Fuse {
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
         let (hub, name) = (Arc::clone(&self.hub), name.to_owned());
         self.hub.post(request.uid(), "mkdir", When::Alone, move |view| {
-            let named = name.to_str().ok_or(rustix::io::Errno::INVAL);
-            let made = named.and_then(|name| view.make_dir(parent.0, name));
-            hub.keep_state(view.mirror());
-            match made {
-                Ok(made) => reply.entry(&TTL, &hub.attr(&made, view.since()), Generation(0)),
+            let make = |view: &mut View<'_>| {
+                let name = name.to_str().ok_or(rustix::io::Errno::INVAL)?;
+                Ok((view.make_dir(parent.0, name)?, view.since()))
+            };
+            let its = Arc::clone(&hub);
+            hub.change(view, make, move |made: Result<_, rustix::io::Errno>| match made {
+                Ok((made, since)) => reply.entry(&TTL, &its.attr(&made, since), Generation(0)),
                 Err(error) => reply.error(errno(error)),
-            }
+            });
         });
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (hub, name) = (Arc::clone(&self.hub), name.to_owned());
         self.hub.post(request.uid(), "rmdir", When::Alone, move |view| {
-            let named = name.to_str().ok_or(rustix::io::Errno::NOENT);
-            let done = named.and_then(|name| view.remove_dir(parent.0, name));
-            let news = hub.finish(view.mirror());
-            hub.tell(news, move || match done {
+            let remove = |view: &mut View<'_>| {
+                view.remove_dir(parent.0, name.to_str().ok_or(rustix::io::Errno::NOENT)?)
+            };
+            hub.change(view, remove, move |done| match done {
                 Ok(()) => reply.ok(),
                 Err(error) => reply.error(errno(error)),
             });
@@ -159,6 +161,19 @@ impl Filesystem for Fuse {
     }
 
     fn unlink(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: &OsStr,
+        _: INodeNo,
+        _: &OsStr,
+        _: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
         reply.error(Errno::EPERM);
     }
 
@@ -201,8 +216,8 @@ impl Filesystem for Fuse {
             offset,
             size: size as usize,
             waits: flags.0 & libc::O_NONBLOCK == 0,
-            // A read of pages has no lock owner: by a mapping or splice(2), and on older kernels any read through the page
-            // cache.
+            // A read of pages has no lock owner: by a mapping or splice(2), and on older kernels any read through the
+            // page cache.
             of_page: owner.is_none(),
         };
         read.start(&self.hub, reply);
@@ -224,11 +239,12 @@ impl Filesystem for Fuse {
             Ok(taken) => reply.written(taken as u32),
             Err(error) => reply.error(errno(error)),
         };
-        let (hub, pid, handle) = (Arc::clone(&self.hub), request.pid(), handle.0);
+        let (hub, handle) = (Arc::clone(&self.hub), handle.0);
+        let client = Client { thread: request.pid(), uid: request.uid() };
         if let Some((marks, mark)) = hub.marks(handle)
-            && let Some(done) = marks.take(mark, data, || Writer::of(pid))
+            && let Some(done) = marks.take(mark, data, || Writer::of(client.thread))
         {
-            answer(done);
+            answer(done.map_err(Into::into));
             if !hub.waits.is_empty() {
                 hub.changed.notify_one();
             }
@@ -243,29 +259,24 @@ impl Filesystem for Fuse {
             let length = data.len();
             let data = data.get(..RECORD_MAX).unwrap_or(data).to_vec();
             return self.hub.post(request.uid(), "record", When::File(handle), move |view| {
-                answer(view.write(handle, &data, pid).map(|_| length));
+                answer(view.write(handle, &data, client).map(|_| length));
                 // The record is a hit: only reads and polls that wait for records must learn of it.
                 if !hub.waits.is_empty() {
                     hub.changed.notify_one();
                 }
             });
         }
-        let uid = request.uid();
-        let Ok(charge) = hub.quotas.charge(uid, Kind::QueuedBytes, data.len()) else {
+        let Ok(charge) = hub.quotas.charge(client.uid, Kind::QueuedBytes, data.len()) else {
             return answer(Err(rustix::io::Errno::NOMEM));
         };
         let data = data.to_vec();
-        self.hub.post(uid, "write", When::Alone, move |view| {
+        self.hub.post(client.uid, "write", When::Alone, move |view| {
             let _charge = charge;
             let wanted = view.wanted(handle, &data);
             if !wanted.is_empty() {
-                return write_later(&hub, (uid, pid), handle, data, wanted, answer);
+                return write_later(&hub, client, handle, data, wanted, answer);
             }
-            view.mirror().client = uid;
-            let done = view.write(handle, &data, pid);
-            view.mirror().client = 0;
-            let news = hub.finish(view.mirror());
-            hub.tell(news, move || answer(done));
+            hub.change(view, |view| view.write(handle, &data, client), answer);
         });
     }
 
@@ -292,17 +303,12 @@ impl Filesystem for Fuse {
         hub.streams.close(handle);
         // A release has no uid.
         self.hub.post(0, "release", When::Closing(handle), move |view| {
-            let of_program = view.user_file(handle).is_some();
             view.close(handle);
-            hub.let_go(handle);
+            hub.release_handle(handle);
             reply.ok();
-            if of_program {
-                hub.keep_soon();
-                let news = hub.attend(view.mirror());
-                hub.tell(news, || {});
-            } else if !view.mirror().scheduler().is_serving() {
-                let news = hub.finish(view.mirror());
-                hub.tell(news, || {});
+            // In a turn, the operation that gives it applies the effects.
+            if !view.engine().scheduler().is_serving() {
+                hub.change(view, |_| (), |()| {});
             }
         });
     }

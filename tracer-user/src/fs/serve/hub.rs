@@ -14,18 +14,17 @@ use tokio::sync::Notify;
 
 use super::{
     lookups::Lookups,
-    notify::Teller,
+    notify::ProgramUpdater,
     owner::{Jobs, OWN, View, When},
-    state_file::Keeper,
+    state_file::StateFile,
     streams::{self, Streams},
     waits::Waits,
 };
 use crate::{
     engine::{
-        Cooperative, Engine,
+        Cooperative, Engine, Saving,
         quota::{Charge, Quotas},
-        records::{Mark, Marks},
-        user::PendingUpdates,
+        records::{Mark, Marks, collect_names, leave_unread},
     },
     event::InstanceId,
     fs::{
@@ -35,11 +34,11 @@ use crate::{
     ring::Waiter,
 };
 
-/// How long the kernel may cache names and attributes. A number never gets another meaning, and all changes are requests of
-/// the kernel.
+/// How long the kernel may cache names and attributes, except those of removable events ([`kept`]). Their numbers keep
+/// their meaning, and all changes are requests of the kernel.
 pub(in crate::fs) const TTL: Duration = Duration::from_secs(3600);
 /// How long changes by programs (user events) can wait until they are saved: a program can make many changes.
-const KEEP_APART: Duration = Duration::from_millis(100);
+const SAVE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long one job collects records, of all instances.
 const STEP: Duration = Duration::from_millis(20);
@@ -56,11 +55,11 @@ pub(in crate::fs) struct Hub {
     pub(in crate::fs) waits: Waits,
     /// Streams of pages that are open for reading.
     pub(in crate::fs) streams: Streams,
-    keeper: Option<Mutex<Keeper>>,
+    state_file: Option<Mutex<StateFile>>,
     /// When changes by programs are to be saved.
-    keep_at: Mutex<Option<Instant>>,
-    /// Tells programs of user events.
-    pub(in crate::fs) teller: Teller,
+    save_at: Mutex<Option<Instant>>,
+    /// Updates programs with user events.
+    pub(in crate::fs) updater: ProgramUpdater,
     /// The resources that each uid uses.
     pub(in crate::fs) quotas: Quotas,
     /// Opens the files that clients name.
@@ -76,6 +75,8 @@ pub(in crate::fs) struct Hub {
     serving: AtomicBool,
     /// Whether the job that collects records is queued.
     collecting: AtomicBool,
+    /// Whether it collects records for which nobody waits.
+    collecting_all: AtomicBool,
     /// The instance with which collecting records continues.
     next: Mutex<InstanceId>,
     own: Weak<Self>,
@@ -94,21 +95,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Hub {
     pub(in crate::fs) fn new(
         mut tree: Tree,
-        keeper: Option<Keeper>,
+        state_file: Option<StateFile>,
         rings: Arc<Waiter>,
         opener: Opener,
     ) -> Arc<Self> {
         let opener = Arc::new(opener);
-        let quotas = tree.mirror().quotas.clone();
+        let quotas = tree.engine().quotas.clone();
         let jobs = Jobs::new(tree);
-        let teller = Teller::new(&jobs);
+        let updater = ProgramUpdater::new(&jobs);
         Arc::new_cyclic(|own| Self {
             jobs,
             waits: Waits::default(),
             streams: Streams::default(),
-            keeper: keeper.map(Mutex::new),
-            keep_at: Mutex::default(),
-            teller,
+            state_file: state_file.map(Mutex::new),
+            save_at: Mutex::default(),
+            updater,
             quotas,
             opener,
             lookups: Lookups::default(),
@@ -117,6 +118,7 @@ impl Hub {
             maps_directly: AtomicBool::new(false),
             serving: AtomicBool::new(false),
             collecting: AtomicBool::new(false),
+            collecting_all: AtomicBool::new(false),
             next: Mutex::new(InstanceId::TOP),
             own: Weak::clone(own),
             changed: Notify::new(),
@@ -157,64 +159,79 @@ impl Hub {
     }
 
     /// Drops the charge of a file that was closed.
-    pub(in crate::fs) fn let_go(&self, handle: u64) {
+    pub(in crate::fs) fn release_handle(&self, handle: u64) {
         lock(&self.charges).remove(&handle);
-    }
-
-    /// Tells programs about updates and then calls `then`.
-    pub(in crate::fs) fn tell(&self, news: PendingUpdates, then: impl FnOnce() + Send + 'static) {
-        self.teller.tell(news, then);
     }
 
     /// Drops the kernel's copy of the page that programs map.
     pub(in crate::fs) fn forget_page(&self) {
-        self.teller.forget_page();
+        self.updater.forget_page();
     }
 
-    /// Queues a job that learns about forks, execs and exits of programs with user events, and tells programs.
+    /// Queues a job that learns about forks, execs and exits of programs with user events, and updates programs.
     pub(in crate::fs) fn learn_tasks(&self) {
         let hub = Weak::clone(&self.own);
         self.post(OWN, "tasks", When::Alone, move |view| {
             if let Some(hub) = hub.upgrade() {
-                let news = view.mirror().user_news();
-                hub.tell(news, || {});
+                hub.change(view, |_| (), |()| {});
             }
         });
     }
 
-    /// Learns the events of loaded and unloaded modules, except in a turn within another operation.
-    pub(in crate::fs) fn learn_modules(mirror: &mut Engine) {
-        if !mirror.scheduler().is_serving() {
-            mirror.learn_modules();
+    /// Queues a job that learns the events of loaded and unloaded modules.
+    pub(in crate::fs) fn learn_modules(&self) {
+        let hub = Weak::clone(&self.own);
+        self.post(OWN, "modules", When::Alone, move |view| {
+            if let Some(hub) = hub.upgrade() {
+                hub.change(view, |view| view.engine().learn_modules(), |()| {});
+            }
+        });
+    }
+
+    /// Learns the events of loaded and unloaded modules for a request that looks for files, except in a turn within
+    /// another operation. The next change applies the effects.
+    pub(in crate::fs) fn modules_now(engine: &mut Engine) {
+        if !engine.scheduler().is_serving() {
+            engine.learn_modules();
         }
     }
 
-    /// Ends an operation: saves the settings, watches new rings, and returns the updates for programs.
-    pub(in crate::fs) fn finish(&self, mirror: &mut Engine) -> PendingUpdates {
-        self.keep_state(mirror);
-        self.attend(mirror)
-    }
-
-    /// As [`Hub::finish`], without saving.
-    pub(in crate::fs) fn attend(&self, mirror: &mut Engine) -> PendingUpdates {
-        for ring in mirror.rings() {
-            // A ring that is watched already returns an error.
-            let _ = self.rings.watch(ring);
+    /// Executes a change, applies its effects, and then answers the client with its result. The settings are saved,
+    /// and programs with user events are updated, before the answer.
+    pub(in crate::fs) fn change<T: Send + 'static>(
+        &self,
+        view: &mut View<'_>,
+        act: impl FnOnce(&mut View<'_>) -> T,
+        answer: impl FnOnce(T) + Send + 'static,
+    ) {
+        let done = act(view);
+        let engine = view.engine();
+        let effects = engine.take_effects();
+        match effects.saving {
+            Saving::Nothing => {}
+            Saving::Soon => self.save_soon(),
+            Saving::Now => self.save_state(engine),
+        }
+        if effects.rings {
+            for ring in engine.rings() {
+                // A ring that is watched already returns an error.
+                let _ = self.rings.watch(ring);
+            }
         }
         self.changed.notify_one();
-        mirror.user_news()
+        self.updater.update(effects.updates, move || answer(done));
     }
 
-    /// Saves changes by programs, after at most [`KEEP_APART`].
-    pub(in crate::fs) fn keep_soon(&self) {
-        if self.keeper.is_some() {
-            lock(&self.keep_at).get_or_insert_with(|| Instant::now() + KEEP_APART);
+    /// Saves changes by programs, after at most [`SAVE_INTERVAL`].
+    fn save_soon(&self) {
+        if self.state_file.is_some() {
+            lock(&self.save_at).get_or_insert_with(|| Instant::now() + SAVE_INTERVAL);
         }
     }
 
     /// Waits until changes by programs must be saved.
-    pub(in crate::fs) async fn keep_due(&self) {
-        let at = *lock(&self.keep_at);
+    pub(in crate::fs) async fn save_due(&self) {
+        let at = *lock(&self.save_at);
         match at {
             Some(at) => tokio::time::sleep_until(at.into()).await,
             None => std::future::pending().await,
@@ -222,27 +239,27 @@ impl Hub {
     }
 
     /// Queues the job that saves changes by programs.
-    pub(in crate::fs) fn keep_now(&self) {
-        *lock(&self.keep_at) = None;
+    pub(in crate::fs) fn save_now(&self) {
+        *lock(&self.save_at) = None;
         let hub = Weak::clone(&self.own);
-        self.post(OWN, "keep", When::Alone, move |view| {
+        self.post(OWN, "save", When::Alone, move |view| {
             if let Some(hub) = hub.upgrade() {
-                hub.keep_state(view.mirror());
+                hub.save_state(view.engine());
             }
         });
     }
 
     /// Saves the settings, if the daemon saves them.
-    pub(in crate::fs) fn keep_state(&self, mirror: &Engine) {
-        if let Some(keeper) = &self.keeper {
-            lock(keeper).keep(mirror);
+    fn save_state(&self, engine: &Engine) {
+        if let Some(state_file) = &self.state_file {
+            lock(state_file).save(engine);
         }
     }
 
     /// Removes the saved settings, because the daemon ends regularly.
-    pub(in crate::fs) fn forget_kept(&self) {
-        if let Some(keeper) = &self.keeper {
-            lock(keeper).forget();
+    pub(in crate::fs) fn forget_state(&self) {
+        if let Some(state_file) = &self.state_file {
+            lock(state_file).forget();
         }
     }
 
@@ -264,9 +281,9 @@ impl Hub {
     /// Answers waiting reads and polls that are ready. Returns `false` if another job must look at the rest.
     fn serve_in(&self, view: &mut View<'_>) -> bool {
         // Printing records needs facts that take long to read.
-        if self.waits.has_reads() && !view.mirror().facts.can_print() {
+        if self.waits.has_reads() && !view.engine().facts.can_print() {
             let hub = Weak::clone(&self.own);
-            self.lookups.ask(view.lookup_of(None), move |_| {
+            self.lookups.queue(view.lookup_of(None), move |_| {
                 if let Some(hub) = hub.upgrade() {
                     hub.serve();
                 }
@@ -276,7 +293,14 @@ impl Hub {
         self.waits.serve(view, |handle, offset, length| self.streams.filled(handle, offset, length))
     }
 
-    /// Queues the job that collects records and answers the reads that wait for them.
+    /// Queues the job that collects the records of all instances.
+    pub(in crate::fs) fn collect_all(&self) {
+        self.collecting_all.store(true, Ordering::Release);
+        self.collect();
+    }
+
+    /// Queues the job that collects records because a ring is half full, and answers the reads that wait for them. If
+    /// nobody waits, programs may overwrite the oldest records instead.
     pub(in crate::fs) fn collect(&self) {
         if self.collecting.swap(true, Ordering::AcqRel) {
             return;
@@ -286,22 +310,31 @@ impl Hub {
             let Some(hub) = hub.upgrade() else { return };
             hub.collecting.store(false, Ordering::Release);
             let since = Instant::now();
-            let mut instances = view.mirror().recording();
+            let mut instances = view.engine().recording();
             let next = *lock(&hub.next);
             let first = instances.iter().position(|instance| *instance >= next).unwrap_or(0);
             instances.rotate_left(first);
             let mut all = true;
+            let leaves = !hub.collecting_all.swap(false, Ordering::AcqRel) && !hub.waits.is_awaited();
+            collect_names(view.engine());
             for instance in instances {
+                if leaves && leave_unread(view.engine(), instance) {
+                    continue;
+                }
                 if since.elapsed() > STEP {
                     *lock(&hub.next) = instance;
                     all = false;
                     break;
                 }
-                all &= view.mirror().collect_some(instance);
+                all &= view.engine().collect_some(instance);
             }
             all &= hub.serve_in(view);
             if !all {
-                hub.collect();
+                if leaves {
+                    hub.collect();
+                } else {
+                    hub.collect_all();
+                }
             }
         });
     }

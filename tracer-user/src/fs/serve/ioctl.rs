@@ -1,7 +1,8 @@
 //! Requests by ioctl(2), which register, unregister and delete user events.
 //!
-//! A separate process reads and writes the caller's memory, because such an access can block without a limit. A request is
-//! answered at its deadline at the latest. No thread waits for it: each of its steps is a job of the caller's uid.
+//! A separate process reads and writes the caller's memory, because such an access can block without a limit. A
+//! request is answered at its deadline at the latest. No thread waits for it: each of its steps is a job of the
+//! caller's uid.
 
 use std::sync::{Arc, Weak};
 
@@ -24,7 +25,7 @@ pub(in crate::fs) fn serve(hub: &Arc<Hub>, caller: Caller, request: Request, rep
     let its = Weak::clone(&ours);
     let access: Access = Arc::new(move |act| {
         if let Some(hub) = its.upgrade() {
-            hub.post(uid, "ioctl", When::Alone, move |view| act(view.mirror()));
+            hub.post(uid, "ioctl", When::Alone, move |view| act(view.engine()));
         }
     });
     let answer = move |done: Result<(), rustix::io::Errno>| {
@@ -33,13 +34,14 @@ pub(in crate::fs) fn serve(hub: &Arc<Hub>, caller: Caller, request: Request, rep
         hub.post(uid, "answer", When::Alone, move |view| {
             drop(charge);
             let Some(hub) = its.upgrade() else { return };
-            let news = view.mirror().user_news();
-            hub.keep_soon();
-            hub.tell(news, move || match done {
-                Ok(()) => reply.ioctl(0, &[]),
-                Err(error) => reply.error(errno(error)),
-            });
-            hub.changed.notify_one();
+            hub.change(
+                view,
+                |_| done,
+                move |done| match done {
+                    Ok(()) => reply.ioctl(0, &[]),
+                    Err(error) => reply.error(errno(error)),
+                },
+            );
         });
     };
     caller.serve(request, &access, Box::new(answer));

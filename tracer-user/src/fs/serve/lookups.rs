@@ -1,8 +1,8 @@
 //! A thread that reads facts of the kernel for requests, so that the owner of the tree does not wait for them.
 //!
-//! The kernel holds `event_mutex` for tens of milliseconds while it closes a perf tracepoint. Reading a format waits for
-//! that lock. Reading symbols and types takes as long. A request that needs such a fact is put off. It is queued again
-//! when the thread has read the fact.
+//! The kernel holds `event_mutex` for tens of milliseconds while it closes a perf tracepoint. Reading a format waits
+//! for that lock. Reading symbols and types takes as long. A request that needs such a fact is postponed: it is
+//! queued again when the thread has read the fact.
 
 use std::sync::{
     Mutex, PoisonError,
@@ -21,7 +21,7 @@ pub(in crate::fs) struct Lookups {
 
 impl Lookups {
     /// Queues a lookup. The thread calls `then` afterwards.
-    pub(in crate::fs) fn ask(&self, lookup: Lookup, then: impl FnOnce(Text) + Send + 'static) {
+    pub(in crate::fs) fn queue(&self, lookup: Lookup, then: impl FnOnce(Text) + Send + 'static) {
         let question: Question = Box::new(move || then(lookup.run()));
         let mut questions = self.questions.lock().unwrap_or_else(PoisonError::into_inner);
         let sent = match &*questions {
@@ -38,7 +38,7 @@ impl Lookups {
                 *questions = Some(sender);
             }
             Err(error) => {
-                tracing::warn!("no thread: {error}");
+                tracing::warn!("cannot start a thread: {error}");
                 drop(questions);
                 question();
             }
@@ -57,7 +57,7 @@ mod tests {
     };
 
     #[test]
-    fn answers_are_kept_and_questions_are_asked_in_order() {
+    fn facts_are_stored_and_read_in_order() {
         let dir = std::env::temp_dir().join(format!("tracer-lookups-{}", std::process::id()));
         let event = dir.join("events/sched/sched_switch");
         std::fs::create_dir_all(&event).unwrap();
@@ -69,21 +69,24 @@ mod tests {
         let event = events.find(events.find_system("sched").unwrap(), "sched_switch").unwrap();
         assert!(events.known_format(event).is_none());
         let lookups = Lookups::default();
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let files = [None, Some("available_events")];
         for (number, file) in files.into_iter().enumerate() {
-            let tell = tell.clone();
+            let sender = sender.clone();
             let (facts, events) = (Arc::clone(&facts), Arc::clone(&events));
             let lookup = Lookup { facts, events, format: Some(event), file, prints: true };
             let done = move |text: Text| {
                 let thread = std::thread::current().name().map(str::to_owned);
-                tell.send((number, thread, text.map(|text| text.unwrap().unwrap()))).unwrap();
+                sender.send((number, thread, text.map(|text| text.unwrap().unwrap()))).unwrap();
             };
-            lookups.ask(lookup, done);
+            lookups.queue(lookup, done);
         }
-        let told: Vec<_> = told.iter().take(2).collect();
+        let received: Vec<_> = receiver.iter().take(2).collect();
         let thread = Some("lookups".to_owned());
-        assert_eq!(told, [(0, thread.clone(), None), (1, thread, Some("sched:sched_switch\n".to_owned()))]);
+        assert_eq!(
+            received,
+            [(0, thread.clone(), None), (1, thread, Some("sched:sched_switch\n".to_owned()))]
+        );
         assert_eq!(events.known_format(event).unwrap().id, 300);
         std::fs::remove_dir_all(&dir).unwrap();
     }

@@ -1,8 +1,9 @@
-//! Requests of the kernel. [`fuse`] receives them and queues jobs; [`owner`] runs the jobs on the thread that owns the tree.
+//! Requests of the kernel. [`fuse`] receives them and queues jobs; [`owner`] runs the jobs on the thread that owns
+//! the tree.
 //!
 //! [`hub`] is the state that the threads share. [`opening`], [`reads`] and [`ioctl`] serve requests of several steps.
-//! [`waits`] keeps reads and polls that are not ready, [`lookups`] reads facts for them, [`notify`] and [`streams`] notify
-//! programs and the kernel of changes, and [`state_file`] saves the settings.
+//! [`waits`] keeps reads and polls that are not ready, [`lookups`] reads facts for them, [`notify`] and [`streams`]
+//! notify programs and the kernel of changes, and [`state_file`] saves the settings.
 
 pub(in crate::fs) mod errno;
 pub(in crate::fs) mod fuse;
@@ -15,4 +16,5 @@ pub(in crate::fs) mod owner;
 pub(in crate::fs) mod reads;
 pub(in crate::fs) mod state_file;
 pub(in crate::fs) mod streams;
-pub(in crate::fs) mod waits;
+pub(in crate::fs) mod texts;
+mod waits;

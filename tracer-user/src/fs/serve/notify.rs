@@ -1,9 +1,9 @@
-//! Updates of user events in programs: a program sees that an event was enabled before the client that enabled it has its
-//! answer.
+//! Updates of user events in programs. A program sees that an event was enabled before the client that enabled it is
+//! answered.
 //!
-//! A separate process writes the bits in the programs' memory, with a deadline. A thread writes the status page, which
-//! programs map. It holds neither the tree nor a FUSE request meanwhile: the kernel may first read a page of the mirror,
-//! which is another request.
+//! A separate process writes the bits in the programs' memory, with a deadline. A thread writes the status page,
+//! which programs map. It holds neither the tree nor a FUSE request meanwhile: the kernel may first read a page of
+//! the mirror, which is another request.
 
 use std::sync::{
     Arc, Mutex, OnceLock, PoisonError, Weak,
@@ -23,21 +23,21 @@ struct Job {
     then: Then,
 }
 
-/// The access of the thread to the status page and to the kernel.
+/// Access to the status page and to the kernel, for the thread.
 struct StatusPage {
     tree: Weak<Jobs>,
     /// Empty until the file system is mounted.
     notifier: OnceLock<Notifier>,
 }
 
-/// Tells programs about changes. The thread starts with the first change of the page.
-pub(in crate::fs) struct Teller {
+/// Updates programs after changes. The thread starts with the first change of the page.
+pub(in crate::fs) struct ProgramUpdater {
     page: Arc<StatusPage>,
     jobs: Mutex<Option<Sender<Job>>>,
 }
 
-impl Teller {
-    /// Creates a teller for the tree that these jobs own.
+impl ProgramUpdater {
+    /// Creates the updater for the tree that these jobs own.
     pub(in crate::fs) fn new(tree: &Arc<Jobs>) -> Self {
         let page = StatusPage { tree: Arc::downgrade(tree), notifier: OnceLock::new() };
         Self { page: Arc::new(page), jobs: Mutex::default() }
@@ -48,14 +48,14 @@ impl Teller {
         let _ = self.page.notifier.set(notifier);
     }
 
-    /// Tells programs about updates and then calls `then`, at once if there are no updates.
-    pub(in crate::fs) fn tell(&self, news: PendingUpdates, then: impl FnOnce() + Send + 'static) {
-        let PendingUpdates { ticket, page } = news;
+    /// Performs the updates of programs and then calls `then`, immediately if there are no updates.
+    pub(in crate::fs) fn update(&self, updates: PendingUpdates, then: impl FnOnce() + Send + 'static) {
+        let PendingUpdates { ticket, page } = updates;
         let then: Then = match ticket {
             Some(ticket) => Box::new(move || ticket.then(then)),
             None => Box::new(then),
         };
-        // The page goes first: the bits are mostly written by the time that the page is.
+        // The page is written first. The bits are usually written by then.
         if page { self.send(Job { stale: false, then }) } else { then() }
     }
 
@@ -97,8 +97,11 @@ fn start(page: Arc<StatusPage>) -> Option<Sender<Job>> {
             }
         }
     };
-    let started = std::thread::Builder::new().name("tell".to_owned()).spawn(run);
-    started.map_err(|error| tracing::warn!("programs are not told of events: {error}")).ok().map(|_| jobs)
+    let started = std::thread::Builder::new().name("notify".to_owned()).spawn(run);
+    started
+        .map_err(|error| tracing::warn!("cannot update programs of user events: {error}"))
+        .ok()
+        .map(|_| jobs)
 }
 
 impl StatusPage {
@@ -108,7 +111,7 @@ impl StatusPage {
         let (ino, page) = {
             let mut tree = jobs.lend();
             let Ok(ino) = tree.find("user_events_status") else { return };
-            (INodeNo(ino), tree.mirror().user().page().to_vec())
+            (INodeNo(ino), tree.engine().user().page().to_vec())
         };
         let Some(notifier) = self.notifier.get() else { return };
         let done = if stale { notifier.inval_inode(ino, 0, -1) } else { notifier.store(ino, 0, &page) };

@@ -27,29 +27,43 @@ impl Opening {
     /// Queues the request.
     pub(in crate::fs) fn start(self, hub: &Arc<Hub>, reply: ReplyOpen) {
         match hub.quotas.charge(self.access.uid, Kind::OpenFiles, 1) {
-            Ok(charge) => self.queue(hub, reply, charge, 0),
+            Ok(charge) => self.queue(hub, When::Any, reply, charge, 0),
             Err(_) => reply.error(Errno::EMFILE),
         }
     }
 
-    fn queue(self, hub: &Arc<Hub>, reply: ReplyOpen, charge: Charge, put_off: u32) {
-        // Only an open with `O_TRUNC` changes something.
-        let when = if self.access.truncate { When::Alone } else { When::Any };
+    fn queue(self, hub: &Arc<Hub>, when: When, reply: ReplyOpen, charge: Charge, put_off: u32) {
         let ours = Arc::clone(hub);
-        hub.post(self.access.uid, "open", when, move |view| self.open(&ours, view, reply, charge, put_off));
+        hub.post(self.access.uid, "open", when, move |view| {
+            self.open(&ours, view, when, reply, charge, put_off);
+        });
     }
 
-    fn open(self, hub: &Arc<Hub>, view: &mut View<'_>, reply: ReplyOpen, charge: Charge, put_off: u32) {
-        let Self { ino, access, pid, .. } = self;
-        Hub::learn_modules(view.mirror());
+    fn open(
+        self,
+        hub: &Arc<Hub>,
+        view: &mut View<'_>,
+        when: When,
+        reply: ReplyOpen,
+        charge: Charge,
+        put_off: u32,
+    ) {
+        let Self { ino, mut access, pid, .. } = self;
+        // Shells open with `O_TRUNC` for each `>`. Only emptying a file must wait for the operation that is running.
+        access.truncate &= access.write && view.truncates(ino);
+        if access.truncate && when != When::Alone {
+            return self.queue(hub, When::Alone, reply, charge, put_off);
+        }
+        Hub::modules_now(view.engine());
         // A reader of `trace` starts with the records that exist now.
         if access.read && put_off < PATIENCE && !view.settle_file(ino) {
-            return self.queue(hub, reply, charge, put_off + 1);
+            return self.queue(hub, when, reply, charge, put_off + 1);
         }
-        let opened = view.open(ino, access, pid);
-        let news = access.truncate.then(|| hub.finish(view.mirror()));
-        let (handle, stream) = match opened {
+        let (handle, stream) = match view.open(ino, access, pid) {
             Ok(opened) => opened,
+            Err(error) if access.truncate => {
+                return hub.change(view, |_| (), move |()| reply.error(errno(error)));
+            }
             Err(error) => return reply.error(errno(error)),
         };
         hub.hold(handle, charge);
@@ -75,10 +89,11 @@ impl Opening {
             };
             return hub.streams.open(handle, INodeNo(ino), answer);
         }
-        match news {
+        if access.truncate {
             // Emptying the file may have disabled events.
-            Some(news) => hub.tell(news, answer),
-            None => answer(),
+            hub.change(view, |_| (), move |()| answer());
+        } else {
+            answer();
         }
     }
 }

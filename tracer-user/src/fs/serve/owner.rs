@@ -1,10 +1,10 @@
 //! The thread that owns the tree, and its queue of jobs.
 //!
-//! Each request of the kernel becomes a job, and the thread that received it continues at once. Jobs of one uid run in the
-//! order of their arrival. Jobs of different uids run in turn, so that a job waits for at most one job of each other uid.
-//! Closing a file comes first: FUSE reports a close asynchronously, and the next request of the same client may require
-//! that the file is closed. A long operation gives turns to other jobs ([`Scheduler::serve_with`]), which only look at the
-//! mirror or take records out.
+//! Each request of the kernel becomes a job, and the thread that received it continues at once. Jobs of one uid run
+//! in the order of their arrival. Jobs of different uids run in turn, so that a job waits for at most one job of each
+//! other uid. Closing a file comes first: FUSE reports a close asynchronously, and the next request of the same
+//! client may require that the file is closed. A long operation gives turns to other jobs
+//! ([`Scheduler::serve_with`]), which only look at the engine or take records out.
 //!
 //! Other threads borrow the tree by [`Jobs::lend`] and wait for it. The thread that receives requests must not wait.
 
@@ -20,9 +20,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::texts::TextThreads;
 use crate::{
     engine::{Cooperative, Engine},
-    fs::tree::{dispatch::Tree, file_table::FileTable},
+    fs::tree::{dispatch::Tree, file_table::FileTable, open::Open},
 };
 
 /// How long the jobs of one turn may take together.
@@ -32,7 +33,7 @@ const LOOKED_AT: usize = 256;
 /// The uid of the daemon's own jobs, which no client has.
 pub(in crate::fs) const OWN: u32 = u32::MAX;
 
-/// A tree of a borrowed mirror.
+/// A tree of a borrowed engine.
 pub(in crate::fs) type View<'a> = Tree<&'a mut Engine>;
 type Act = Box<dyn FnOnce(&mut View<'_>) + Send>;
 
@@ -41,12 +42,12 @@ type Act = Box<dyn FnOnce(&mut View<'_>) + Send>;
 pub(in crate::fs) enum When {
     /// Between operations. The job may change anything.
     Alone,
-    /// Between operations and in turns. The job only looks at the mirror or takes records out.
+    /// Between operations and in turns. The job only looks at the engine or takes records out.
     Any,
-    /// As [`When::Any`], for a request to an open file; in turns only if the file serves no other request and does not take
-    /// long.
+    /// As [`When::Any`], for a request to an open file; in turns only if the file serves no other request and does
+    /// not take long.
     File(u64),
-    /// Between operations, before all queued jobs. The mirror ends.
+    /// Between operations, before all queued jobs. The engine ends.
     Ending,
     /// Before all jobs that do not close files; in turns only if closing the file has no other effect.
     Closing(u64),
@@ -65,11 +66,21 @@ struct Job {
 }
 
 impl Job {
-    fn can_have_turn(&self, files: &FileTable, lookups_wait: bool) -> bool {
+    /// Whether the job can run between operations.
+    fn can_run(&self, files: &FileTable, has_thread: bool) -> bool {
+        match self.when {
+            When::File(handle) => files.can_serve(handle, has_thread),
+            // A text thread uses a busy file, so its close waits.
+            When::Closing(handle) => !files.is_busy(handle),
+            When::Alone | When::Any | When::Ending => true,
+        }
+    }
+
+    fn can_have_turn(&self, files: &FileTable, has_thread: bool, lookups_wait: bool) -> bool {
         match self.when {
             When::Alone | When::Ending => false,
             When::Any => !lookups_wait,
-            When::File(handle) => files.can_have_turn(handle),
+            When::File(handle) => files.can_have_turn(handle, has_thread),
             When::Closing(handle) => files.closes_plainly(handle),
         }
     }
@@ -126,6 +137,7 @@ pub(in crate::fs) struct Jobs {
     wakes: Condvar,
     tree: Mutex<Tree>,
     files: FileTable,
+    texts: TextThreads,
     stop: Arc<AtomicBool>,
 }
 
@@ -141,16 +153,17 @@ impl Jobs {
             queue: Mutex::default(),
             wakes: Condvar::new(),
             files: tree.files().clone(),
+            texts: TextThreads::default(),
             tree: Mutex::new(tree),
             stop: Arc::clone(&stop),
         });
         let weak = Arc::downgrade(&jobs);
-        let others = move |mirror: &mut Engine, wait: Duration| {
+        let others = move |engine: &mut Engine, wait: Duration| {
             if let Some(jobs) = weak.upgrade() {
-                jobs.take_turns(mirror, wait);
+                jobs.take_turns(engine, wait);
             }
         };
-        lock(&jobs.tree).mirror().scheduler_mut().serve_with(Box::new(others), stop);
+        lock(&jobs.tree).engine().scheduler_mut().serve_with(Box::new(others), stop);
         jobs
     }
 
@@ -159,11 +172,32 @@ impl Jobs {
         &self.files
     }
 
-    /// Starts the thread that owns the tree.
+    /// Lets a thread make text of an open file that was taken out of the table. `make` gets the file and returns the
+    /// function that answers.
+    pub(in crate::fs) fn make_text<A: FnOnce()>(
+        self: &Arc<Self>,
+        handle: u64,
+        mut open: Open,
+        make: impl FnOnce(&mut Open) -> A + Send + 'static,
+    ) {
+        let jobs = Arc::clone(self);
+        self.texts.run(move || {
+            let answer = make(&mut open);
+            jobs.files.put_back(handle, open);
+            jobs.texts.done();
+            // The owner holds this lock while it looks for a job that can run, so it does not miss the wake-up.
+            drop(lock(&jobs.queue));
+            jobs.wakes.notify_all();
+            answer();
+        });
+    }
+
+    /// Starts the thread that owns the tree, and those that make texts.
     ///
     /// # Errors
     /// When no thread can be started.
     pub(in crate::fs) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
+        self.texts.start()?;
         let jobs = Arc::clone(self);
         std::thread::Builder::new().name("owner".to_owned()).spawn(move || jobs.run())
     }
@@ -190,16 +224,16 @@ impl Jobs {
     }
 
     /// Borrows the tree between operations. Neither the thread that receives requests nor a job may call this.
-    pub(in crate::fs) fn lend(&self) -> Lent<'_> {
+    pub(in crate::fs) fn lend(&self) -> BorrowedTree<'_> {
         let (grant, granted) = sync_channel(1);
         let (back, is_back) = sync_channel(1);
         self.push(OWN, Job { name: "lent", when: When::Alone, work: Work::Lend(grant, is_back) });
         // An error means that the owner has ended, so that no other thread has the tree.
         let _ = granted.recv();
-        Lent { tree: lock(&self.tree), _back: GivesBack(back) }
+        BorrowedTree { tree: lock(&self.tree), _back: ReturnGuard(back) }
     }
 
-    /// Tells long operations to give up, the running one and those of queued jobs.
+    /// Makes long operations give up, the running one and those of queued jobs.
     pub(in crate::fs) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
     }
@@ -213,6 +247,7 @@ impl Jobs {
             (std::mem::take(&mut queue.closing), std::mem::take(&mut queue.jobs))
         };
         self.wakes.notify_all();
+        self.texts.end();
         // The queue is not locked here: a dropped reply answers its caller.
         drop(dropped);
     }
@@ -222,21 +257,21 @@ impl Jobs {
             match job.work {
                 Work::Act(act) => {
                     let mut tree = lock(&self.tree);
-                    tree.mirror().begin_step(job.name);
+                    tree.engine().begin_step(job.name);
                     act(&mut tree.view());
                     if job.when == When::Alone {
-                        tree.mirror().stale_marks();
+                        tree.engine().stale_marks();
                     }
-                    tree.mirror().end_step();
+                    tree.engine().end_step();
                 }
                 Work::Lend(grant, is_back) => {
                     if grant.send(()).is_ok() {
                         let _ = is_back.recv();
                     }
                     let mut tree = lock(&self.tree);
-                    tree.mirror().stale_marks();
-                    tree.mirror().begin_step("marks");
-                    tree.mirror().end_step();
+                    tree.engine().stale_marks();
+                    tree.engine().begin_step("marks");
+                    tree.engine().end_step();
                 }
             }
         }
@@ -248,50 +283,52 @@ impl Jobs {
             if queue.ended {
                 return None;
             }
-            if let Some(job) = queue.take(|_| true) {
+            let has_thread = self.texts.is_free();
+            if let Some(job) = queue.take(|job| job.can_run(&self.files, has_thread)) {
                 return Some(job);
             }
             queue = self.wakes.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Runs jobs while an operation has the mirror borrowed. Waits for a job at most for `wait`.
-    fn take_turns(&self, mirror: &mut Engine, wait: Duration) {
+    /// Runs jobs while an operation has the engine borrowed. Waits for a job at most for `wait`.
+    fn take_turns(&self, engine: &mut Engine, wait: Duration) {
         let since = Instant::now();
-        let lookups_wait = mirror.scheduler().lookups_wait();
+        let lookups_wait = engine.scheduler().lookups_wait();
         let mut waited = wait.is_zero();
         while since.elapsed() < TURN {
             let mut queue = lock(&self.queue);
-            let mut job = queue.take(|job| job.can_have_turn(&self.files, lookups_wait));
+            let can_run = |job: &Job| job.can_have_turn(&self.files, self.texts.is_free(), lookups_wait);
+            let mut job = queue.take(can_run);
             if job.is_none() && !waited {
                 waited = true;
                 queue = self.wakes.wait_timeout(queue, wait).unwrap_or_else(PoisonError::into_inner).0;
-                job = queue.take(|job| job.can_have_turn(&self.files, lookups_wait));
+                job = queue.take(can_run);
             }
             drop(queue);
             let Some(Job { name, work: Work::Act(act), .. }) = job else { return };
-            mirror.begin_step(name);
-            act(&mut View::over(mirror, &self.files));
-            mirror.end_step();
+            engine.begin_step(name);
+            act(&mut View::over(engine, &self.files));
+            engine.end_step();
         }
     }
 }
 
 /// The tree, borrowed by another thread. The fields drop in order: the tree is unlocked, then the owner continues.
-pub(in crate::fs) struct Lent<'a> {
+pub(in crate::fs) struct BorrowedTree<'a> {
     tree: MutexGuard<'a, Tree>,
-    _back: GivesBack,
+    _back: ReturnGuard,
 }
 
-struct GivesBack(SyncSender<()>);
+struct ReturnGuard(SyncSender<()>);
 
-impl Drop for GivesBack {
+impl Drop for ReturnGuard {
     fn drop(&mut self) {
         let _ = self.0.send(());
     }
 }
 
-impl Deref for Lent<'_> {
+impl Deref for BorrowedTree<'_> {
     type Target = Tree;
 
     fn deref(&self) -> &Tree {
@@ -299,7 +336,7 @@ impl Deref for Lent<'_> {
     }
 }
 
-impl DerefMut for Lent<'_> {
+impl DerefMut for BorrowedTree<'_> {
     fn deref_mut(&mut self) -> &mut Tree {
         &mut self.tree
     }
@@ -336,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_turn_only_what_looks_is_done() {
+    fn in_a_turn_only_jobs_that_look_run() {
         let mut queue = queue(&[(7, "set", When::Alone), (7, "look", When::Any), (0, "read", When::File(1))]);
         let looks = |job: &Job| job.when != When::Alone;
         assert_eq!(names(&mut queue, looks), ["look", "read"]);

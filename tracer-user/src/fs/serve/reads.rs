@@ -1,6 +1,9 @@
 //! Reads: they wait for facts and for records, and some fill pages of the kernel's page cache.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use fuser::{Errno, ReplyData};
 
@@ -12,14 +15,18 @@ use super::{
     waits::Waiting,
 };
 use crate::{
-    engine::quota::{Charge, Kind},
-    fs::tree::open::Outcome,
+    engine::{
+        quota::{Charge, Kind},
+        records::LineContext,
+    },
+    fs::tree::open::{Cursor, Open, Outcome},
+    kernel::proc::syscall::CurrentSyscall,
 };
 
-/// How often a request is queued again while records come faster than they are collected.
+/// Maximum number of times that a request is queued again while records come faster than they are collected.
 pub(in crate::fs) const PATIENCE: u32 = 64;
-/// How often a running thread is looked at, at an interval of 1 ms, until it waits in a system call.
-const LOOKS: u32 = 50;
+/// Maximum number of times, 1 ms apart, that a running thread is checked for a wait in a system call.
+const CHECKS_MAX: u32 = 50;
 
 /// A read.
 #[derive(Clone, Copy, Debug)]
@@ -35,45 +42,54 @@ pub(in crate::fs) struct Read {
     pub(in crate::fs) of_page: bool,
 }
 
+/// One of the jobs that serve a read.
+#[derive(Debug, Default)]
+struct Attempt {
+    /// How many attempts came before.
+    number: u32,
+    /// The place in the text of records that the attempts before reached.
+    text: Option<Box<Cursor>>,
+}
+
 impl Read {
     /// Queues the read.
     pub(in crate::fs) fn start(self, hub: &Arc<Hub>, reply: ReplyData) {
-        self.queue(hub, reply, 0);
+        self.queue(hub, reply, Attempt::default());
     }
 
-    fn queue(self, hub: &Arc<Hub>, reply: ReplyData, put_off: u32) {
+    fn queue(self, hub: &Arc<Hub>, reply: ReplyData, attempt: Attempt) {
         let ours = Arc::clone(hub);
         hub.post(self.uid, "read", When::File(self.handle), move |view| {
-            self.serve(&ours, view, reply, put_off);
+            self.serve(&ours, view, reply, attempt);
         });
     }
 
-    fn serve(self, hub: &Arc<Hub>, view: &mut View<'_>, reply: ReplyData, put_off: u32) {
+    fn serve(self, hub: &Arc<Hub>, view: &mut View<'_>, reply: ReplyData, attempt: Attempt) {
         if self.of_page
             && let Some(page) = view.page(self.handle)
         {
             return self.page(hub, &page, reply);
         }
-        if put_off == 0
+        if attempt.number == 0
             && let Some(lookup) = view.lookup_for(self.handle, self.offset)
         {
             let Ok(charge) = hub.quotas.charge(self.uid, Kind::WaitingReads, 1) else {
                 return reply.error(Errno::EAGAIN);
             };
             let ours = Arc::clone(hub);
-            return hub.lookups.ask(lookup, move |text| {
+            return hub.lookups.queue(lookup, move |text| {
                 drop(charge);
                 if let Some(text) = text {
                     ours.jobs().files().put_text(self.handle, text);
                 }
-                self.queue(&ours, reply, 1);
+                self.queue(&ours, reply, Attempt { number: 1, text: None });
             });
         }
-        self.records(hub, view, reply, put_off);
+        self.records(hub, view, reply, attempt);
     }
 
-    /// Answers a read of a file that can be mapped: the page for a mapping, the text for a read(2). Before 6.6 a read(2) of
-    /// such a file goes through the page cache, too.
+    /// Answers a read of a file that can be mapped: the page for a mapping, the text for a read(2). Before 6.6 a
+    /// read(2) of such a file goes through the page cache, too.
     fn page(self, hub: &Arc<Hub>, page: &[u8], reply: ReplyData) {
         let behind = usize::try_from(self.offset).ok().and_then(|from| page.get(from..)).unwrap_or_default();
         let part = behind.get(..self.size).unwrap_or(behind).to_vec();
@@ -90,7 +106,7 @@ impl Read {
             drop(charge);
             if reads {
                 ours.forget_page();
-                Self { of_page: false, ..self }.queue(&ours, reply, 0);
+                Self { of_page: false, ..self }.queue(&ours, reply, Attempt::default());
             } else {
                 reply.data(&part);
             }
@@ -104,9 +120,9 @@ impl Read {
         }
     }
 
-    fn records(self, hub: &Arc<Hub>, view: &mut View<'_>, reply: ReplyData, put_off: u32) {
-        if put_off < PATIENCE && !view.settle(self.handle) {
-            return self.queue(hub, reply, put_off + 1);
+    fn records(self, hub: &Arc<Hub>, view: &mut View<'_>, reply: ReplyData, attempt: Attempt) {
+        if attempt.number < PATIENCE && !view.settle(self.handle) {
+            return self.queue(hub, reply, Attempt { number: attempt.number + 1, ..attempt });
         }
         let pages = view.has_pages(self.handle);
         let page = if self.of_page && pages {
@@ -119,22 +135,46 @@ impl Read {
         }
         // A page stays locked until the read is answered, so only reads of a stream in order may wait.
         let may_wait = if self.of_page { pages && page == PageRead::Waits } else { true };
-        match view.read_some(self.handle, self.offset, self.size) {
-            Ok(Some(Outcome::Data(data))) => {
+        match view.begin_text(self.handle) {
+            Ok(Some((open, context))) => return self.text(hub, open, context, reply, attempt.text),
+            Ok(None) => {}
+            Err(error) => return reply.error(errno(error)),
+        }
+        match view.read(self.handle, self.offset, self.size) {
+            Ok(Outcome::Data(data)) => {
                 if self.of_page {
                     hub.streams.filled(self.handle, self.offset, data.len());
                 }
                 reply.data(&data);
             }
-            Ok(Some(Outcome::Wait)) if !self.waits => reply.error(Errno::EAGAIN),
-            Ok(Some(Outcome::Wait)) if !may_wait => reply.error(Errno::EINTR),
-            Ok(Some(Outcome::Wait)) => match hub.quotas.charge(self.uid, Kind::WaitingReads, 1) {
+            Ok(Outcome::Wait) if !self.waits => reply.error(Errno::EAGAIN),
+            Ok(Outcome::Wait) if !may_wait => reply.error(Errno::EINTR),
+            Ok(Outcome::Wait) => match hub.quotas.charge(self.uid, Kind::WaitingReads, 1) {
                 Ok(charge) => self.wait(hub, reply, charge),
                 Err(_) => reply.error(Errno::EAGAIN),
             },
-            Ok(None) => self.queue(hub, reply, PATIENCE),
             Err(error) => reply.error(errno(error)),
         }
+    }
+
+    /// Lets a thread make text of records.
+    fn text(
+        self,
+        hub: &Arc<Hub>,
+        open: Open,
+        context: LineContext,
+        reply: ReplyData,
+        begun: Option<Box<Cursor>>,
+    ) {
+        let ours = Arc::clone(hub);
+        hub.jobs().make_text(self.handle, open, move |open| {
+            let text = open.read_text(&context, self.offset, self.size, begun);
+            drop(context);
+            move || match text {
+                Ok(text) => reply.data(&text),
+                Err(cursor) => self.queue(&ours, reply, Attempt { number: PATIENCE, text: Some(cursor) }),
+            }
+        });
     }
 
     fn wait(self, hub: &Hub, reply: ReplyData, charge: Charge) {
@@ -143,6 +183,7 @@ impl Read {
             size: self.size,
             pid: self.pid,
             page: self.of_page.then_some((self.ino, self.offset)),
+            since: Instant::now(),
             reply,
             _charge: charge,
         });
@@ -160,13 +201,12 @@ fn is_reading(pid: u32) -> bool {
         libc::SYS_preadv2,
         libc::SYS_sendfile,
     ];
-    for _ in 0..LOOKS {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
-        if !text.starts_with("running") {
-            let number = text.split(' ').next().and_then(|number| number.parse().ok());
-            return number.is_some_and(|number| READS.contains(&number));
+    for _ in 0..CHECKS_MAX {
+        match CurrentSyscall::of(pid) {
+            Ok(CurrentSyscall::Running) => std::thread::sleep(Duration::from_millis(1)),
+            Ok(CurrentSyscall::In(number, _)) => return READS.contains(&number),
+            Ok(CurrentSyscall::Outside) | Err(_) => return false,
         }
-        std::thread::sleep(Duration::from_millis(1));
     }
     true
 }

@@ -1,10 +1,10 @@
 //! The state file: the settings of a mirror, which a killed daemon leaves to the next one.
 //!
-//! The whole file is written again before a write that changed a setting is answered. It is removed when the daemon ends
-//! regularly.
+//! The whole file is written again before a write that changed a setting is answered. It is removed when the daemon
+//! ends regularly.
 //!
-//! The file is not trusted at the start. If it is not a regular file that only root can write, or has impossible settings,
-//! it is renamed, and the daemon starts without it.
+//! The file is not trusted at the start. If it is not a regular file that only root can write, or has impossible
+//! settings, it is renamed, and the daemon starts without it.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use rustix::{fs::OFlags, io::Errno};
 
 use crate::engine::{
     Engine,
-    saved::{SAVED_MAX, Saved, SavedError},
+    saved::{self, SAVED_MAX, Saved, SavedError},
 };
 
 /// The directory of the files of all mirrors. It is in memory, because the mirrors do not survive a reboot.
@@ -25,20 +25,19 @@ const DIR: &str = "/run/tracer/state";
 
 /// Saves the state of one mirror.
 #[derive(Debug)]
-pub(in crate::fs) struct Keeper {
+pub(in crate::fs) struct StateFile {
     path: PathBuf,
-    changes: u64,
     last: Saved,
 }
 
-impl Keeper {
-    /// Creates the keeper of the mirror that is mounted at `at`.
+impl StateFile {
+    /// Creates the state file of the mirror that is mounted at `at`.
     pub(in crate::fs) fn new(at: &Path) -> Self {
-        Self { path: Path::new(DIR).join(name(at)), changes: 0, last: Saved::default() }
+        Self { path: Path::new(DIR).join(name(at)), last: Saved::default() }
     }
 
-    /// Loads the state that a killed daemon left. Returns `None` if there is none. A file that cannot be used is logged and
-    /// renamed.
+    /// Loads the state that a killed daemon left. Returns `None` if there is none. A file that cannot be used is
+    /// logged and renamed.
     pub(in crate::fs) fn load(&self) -> Option<Saved> {
         let error = match read(&self.path) {
             Ok(saved) => return saved,
@@ -48,27 +47,25 @@ impl Keeper {
         let path = self.path.display();
         match fs::rename(&self.path, &aside) {
             Ok(()) => tracing::warn!(
-                "what the last daemon kept is not taken up: {error}; {path} is now {}",
+                "the state of the last daemon is not restored: {error}; {path} is now {}",
                 aside.display()
             ),
-            Err(why) => tracing::warn!("what the last daemon kept in {path} is not taken up: {error}; {why}"),
+            Err(why) => {
+                tracing::warn!("the state of the last daemon in {path} is not restored: {error}; {why}");
+            }
         }
         None
     }
 
     /// Writes the state if it changed.
-    pub(in crate::fs) fn keep(&mut self, mirror: &Engine) {
-        if self.changes == mirror.changes() {
-            return;
-        }
-        self.changes = mirror.changes();
-        let saved = mirror.saved();
+    pub(in crate::fs) fn save(&mut self, engine: &Engine) {
+        let saved = saved::settings(engine);
         if saved == self.last {
             return;
         }
         match self.write(&saved) {
             Ok(()) => self.last = saved,
-            Err(error) => tracing::warn!("cannot keep the state in {}: {error}", self.path.display()),
+            Err(error) => tracing::warn!("cannot save the state in {}: {error}", self.path.display()),
         }
     }
 
@@ -99,7 +96,7 @@ enum LoadError {
     Io(#[from] io::Error),
     #[error("it is not a regular file")]
     NotRegular,
-    #[error("it is not ours alone")]
+    #[error("another user owns it or can write it")]
     NotOurs,
     #[error(transparent)]
     Content(#[from] SavedError),
@@ -151,40 +148,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_place_has_a_file_of_its_own() {
+    fn every_place_has_its_own_file() {
         assert_eq!(name(Path::new("/run/tracer/tracing")), "-run-tracer-tracing.json");
         assert_eq!(name(Path::new("/a-b/ü.")), "-a%2db-%c3%bc%2e.json");
     }
 
     #[test]
-    fn a_bad_file_is_put_aside() {
+    fn an_invalid_file_is_set_aside() {
         use rustix::fs::{CWD, FileType, Mode, mknodat};
-        let dir = std::env::temp_dir().join(format!("tracer-keeper-{}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("tracer-state-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
-        let keeper = Keeper { path: dir.join("x.json"), changes: 0, last: Saved::default() };
+        let state_file = StateFile { path: dir.join("x.json"), last: Saved::default() };
         let aside = dir.join("x.json.bad");
         let mode = |path: &Path| fs::symlink_metadata(path).unwrap().mode() & 0o777;
-        assert_eq!(keeper.load(), None);
+        assert_eq!(state_file.load(), None);
         assert!(!aside.exists(), "nothing was there");
         // The second file replaces the first one under the new name.
         for text in ["{\"instances\":[{\"page\":16}]}", "not JSON"] {
-            fs::write(&keeper.path, text).unwrap();
-            assert_eq!(keeper.load(), None, "{text}");
+            fs::write(&state_file.path, text).unwrap();
+            assert_eq!(state_file.load(), None, "{text}");
             assert_eq!(fs::read_to_string(&aside).unwrap(), text);
-            assert!(!keeper.path.exists() && mode(&aside) == 0o600, "{text}");
+            assert!(!state_file.path.exists() && mode(&aside) == 0o600, "{text}");
         }
-        fs::write(&keeper.path, "{}").unwrap();
-        fs::set_permissions(&keeper.path, fs::Permissions::from_mode(0o666)).unwrap();
-        assert_eq!(keeper.load(), None, "anybody could have written it");
+        fs::write(&state_file.path, "{}").unwrap();
+        fs::set_permissions(&state_file.path, fs::Permissions::from_mode(0o666)).unwrap();
+        assert_eq!(state_file.load(), None, "anybody could have written it");
         fs::remove_file(&aside).unwrap();
-        std::os::unix::fs::symlink("/etc/passwd", &keeper.path).unwrap();
-        assert_eq!(keeper.load(), None, "a link");
+        std::os::unix::fs::symlink("/etc/passwd", &state_file.path).unwrap();
+        assert_eq!(state_file.load(), None, "a link");
         assert!(fs::symlink_metadata(&aside).unwrap().is_symlink());
         fs::remove_file(&aside).unwrap();
-        mknodat(CWD, &keeper.path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
-        assert_eq!(keeper.load(), None, "a FIFO that nobody writes to");
-        fs::write(&keeper.path, "{\"names\":7}").unwrap();
-        assert_eq!(keeper.load().map(|saved| saved.names), Some(7));
+        mknodat(CWD, &state_file.path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        assert_eq!(state_file.load(), None, "a FIFO without a writer");
+        fs::write(&state_file.path, "{\"names\":7}").unwrap();
+        assert_eq!(state_file.load().map(|saved| saved.names), Some(7));
         fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -1,12 +1,14 @@
-//! Streams of pages that are read through the kernel's page cache (`trace_pipe_raw`), and the notifications about them.
+//! Streams of pages that are read through the kernel's page cache (`trace_pipe_raw`), and the notifications about
+//! them.
 //!
-//! Since 6.5 splice(2) reads through the page cache, which ends at the file's size. So a stream has an endless size while
-//! it is open for reading. The file can also be mapped (`MAP_PRIVATE` cannot be refused), and page faults make the same
-//! requests as splice: reads without a lock owner. The offset tells them apart. Splice reads page after page from offset 0,
-//! because a stream has no other position. All other reads are of a mapping; they get the existing data and never wait.
+//! Since 6.5 splice(2) reads through the page cache, which ends at the file's size. So a stream has an endless size
+//! while it is open for reading. The file can also be mapped (`MAP_PRIVATE` cannot be refused), and page faults make
+//! the same requests as splice: reads without a lock owner. The offset distinguishes them. Splice reads page after
+//! page from offset 0, because a stream has no other position. All other reads are of a mapping; they get the
+//! existing data and never wait.
 //!
-//! To store data in the page cache, the kernel locks a page, and this lock can depend on our answer to a read. So a separate
-//! thread notifies the kernel; only the caller that opens the stream waits for it.
+//! To store data in the page cache, the kernel locks a page, and this lock can depend on our answer to a read. So a
+//! separate thread notifies the kernel; only the caller that opens the stream waits for it.
 
 use std::{
     collections::HashMap,
@@ -23,7 +25,7 @@ use fuser::{INodeNo, Notifier};
 pub(in crate::fs) const SIZE: u64 = 1 << 62;
 /// The last page. The notification of the size stores a byte there, so reads of this page fail and never wait.
 const LAST: u64 = SIZE - 4096;
-/// How long after an open of a stream its page reads do not wait: the kernel locks its pages then.
+/// Time after an open of a stream during which its page reads do not wait, because the kernel locks its pages then.
 const OPENING: Duration = Duration::from_millis(50);
 
 /// How a read of a page is served.
@@ -72,14 +74,14 @@ impl Streams {
     }
 
     /// Starts the thread that notifies the kernel.
-    pub(in crate::fs) fn tell_by(&self, notifier: Notifier) {
+    pub(in crate::fs) fn notify_by(&self, notifier: Notifier) {
         let (notices, taken) = channel();
         let run = move || {
             for notice in taken {
-                tell(&notifier, notice);
+                send_notice(&notifier, notice);
             }
         };
-        let started = std::thread::Builder::new().name("notify".to_owned()).spawn(run);
+        let started = std::thread::Builder::new().name("notices".to_owned()).spawn(run);
         let started = started.inspect_err(|error| tracing::warn!("no splice from trace_pipe_raw: {error}"));
         let _ = self.notices.set(started.ok().map(|_| notices));
     }
@@ -101,7 +103,8 @@ impl Streams {
         self.send(Notice::Endless(ino, Box::new(then)));
     }
 
-    /// Marks a file as being opened. For the time [`OPENING`], page reads of it do not wait if it is open more than once.
+    /// Marks a file as being opened. For the time [`OPENING`], page reads of it do not wait if it is open more than
+    /// once.
     pub(in crate::fs) fn opens(&self, ino: INodeNo) {
         let mut state = self.state();
         state.opened.retain(|_, since| since.elapsed() < OPENING);
@@ -119,6 +122,11 @@ impl Streams {
     /// Whether the file is open as a stream.
     pub(in crate::fs) fn is_open(&self, ino: u64) -> bool {
         self.state().by_handle.values().any(|stream| stream.ino.0 == ino)
+    }
+
+    /// Whether the file is open as a stream more than once.
+    pub(in crate::fs) fn is_shared(&self, ino: u64) -> bool {
+        self.state().is_shared(INodeNo(ino))
     }
 
     /// How a read of a page is served.
@@ -149,10 +157,10 @@ impl State {
     }
 }
 
-fn tell(notifier: &Notifier, notice: Notice) {
+fn send_notice(notifier: &Notifier, notice: Notice) {
     match notice {
         Notice::Endless(ino, then) => {
-            // The kernel does not ask for the size again. A store of the last byte raises the size.
+            // The kernel does not request the size again. A store of the last byte raises the size.
             if let Err(error) = notifier.store(ino, SIZE - 1, &[0]) {
                 tracing::debug!("no splice from {ino:?}: {error}");
             }
@@ -168,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_page_that_splice_wants_next_is_waited_for() {
+    fn only_the_next_page_of_a_splice_is_waited_for() {
         let streams = Streams::default();
         streams.open(1, INodeNo(7), || {});
         assert!(streams.is_open(7) && !streams.is_open(8));

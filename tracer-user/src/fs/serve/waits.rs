@@ -1,12 +1,13 @@
 //! Reads that wait for records, and polls.
 //!
 //! A read without data is kept and answered when there is data. A read that fills a page of the kernel's page cache
-//! (splice(2) or a mapping) keeps this page locked. It does not wait while another client opens the file, because the kernel
-//! locks all pages of the file then.
+//! (splice(2) or a mapping) keeps this page locked. It does not wait while another client opens the file, because the
+//! kernel locks all pages of the file then. If the file is open more than once, it waits for [`SHARED`] at most, because
+//! the other client may need the page.
 //!
-//! There is at most one poll for each open file. The kernel does not report that a caller of poll(2) stopped waiting. So a
-//! poll of a file that must be looked at regularly ends with one notification, after [`INTEREST`] at the latest. A caller
-//! that still waits polls again.
+//! There is at most one poll for each open file. The kernel does not report that a caller of poll(2) stopped waiting.
+//! So a poll of a file that must be looked at regularly ends with one notification, after [`INTEREST`] at the latest.
+//! A caller that still waits polls again.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -24,9 +25,11 @@ use crate::{engine::quota::Charge, event::InstanceId, fs::tree::open::Outcome, k
 
 /// How long a poll is kept without a notification.
 const INTEREST: Duration = Duration::from_secs(1);
+/// How long a read keeps a page locked that other clients may need.
+const SHARED: Duration = Duration::from_millis(200);
 /// How long one job looks at waiting reads and polls.
 const STEP: Duration = Duration::from_millis(8);
-/// The number of polls that are looked at between two looks at the clock.
+/// The number of polls to examine between two checks of the clock.
 const POLLS: usize = 64;
 /// Maximum number of threads whose signals are looked up at a time.
 const THREADS: usize = 64;
@@ -38,6 +41,7 @@ pub(in crate::fs) struct Waiting {
     pub(in crate::fs) pid: u32,
     /// The file and the offset, if the read fills a page of the kernel's page cache.
     pub(in crate::fs) page: Option<(u64, u64)>,
+    pub(in crate::fs) since: Instant,
     pub(in crate::fs) reply: ReplyData,
     pub(in crate::fs) _charge: Charge,
 }
@@ -97,8 +101,8 @@ impl Waits {
         !self.has_reads() && lock(&self.polls).is_empty()
     }
 
-    /// Answers the reads that have data and notifies the polls of files that are ready. Returns `false` if the caller must
-    /// call again for the rest. Calls `filled` for each page that was filled.
+    /// Answers the reads that have data and notifies the polls of files that are ready. Returns `false` if the caller
+    /// must call again for the rest. Calls `filled` for each page that was filled.
     pub(in crate::fs) fn serve(&self, view: &mut View<'_>, filled: impl Fn(u64, u64, usize)) -> bool {
         let since = Instant::now();
         let mut waiting = std::mem::take(&mut *lock(&self.reads));
@@ -117,19 +121,15 @@ impl Waits {
                 all = false;
                 continue;
             }
-            match view.read_some(read.handle, 0, read.size) {
-                Ok(Some(Outcome::Data(data))) => {
+            match view.read(read.handle, 0, read.size) {
+                Ok(Outcome::Data(data)) => {
                     if let Some((_, offset)) = read.page {
                         filled(read.handle, offset, data.len());
                     }
                     self.answered(1);
                     read.reply.data(&data);
                 }
-                Ok(Some(Outcome::Wait)) => left.push(read),
-                Ok(None) => {
-                    left.push(read);
-                    all = false;
-                }
+                Ok(Outcome::Wait) => left.push(read),
                 Err(error) => {
                     self.answered(1);
                     read.reply.error(errno(error));
@@ -201,8 +201,8 @@ impl Waits {
 
     /// Ends reads whose thread has a pending signal. One call looks at [`THREADS`] reads at most.
     ///
-    /// The kernel reports a signal by FUSE_INTERRUPT. fuser 0.18 refuses this request, and the kernel does not repeat it. So
-    /// the pending signals of a thread are looked up.
+    /// The kernel reports a signal by FUSE_INTERRUPT. fuser 0.18 refuses this request, and the kernel does not repeat
+    /// it. So the pending signals of a thread are looked up.
     pub(in crate::fs) fn end_interrupted(&self) {
         let pids: Vec<u32> = lock(&self.reads).iter().take(THREADS).map(|read| read.pid).collect();
         let interrupted: HashSet<u32> = pids.iter().copied().filter(|pid| is_interrupted(*pid)).collect();
@@ -223,6 +223,18 @@ impl Waits {
     pub(in crate::fs) fn end_pages(&self, ino: u64) {
         let is_page = |read: &mut Waiting| read.page.is_some_and(|(file, _)| file == ino);
         let ended: Vec<Waiting> = lock(&self.reads).extract_if(.., is_page).collect();
+        self.answered(ended.len());
+        for read in ended {
+            read.reply.error(Errno::EINTR);
+        }
+    }
+
+    /// Ends the reads that keep a page locked for longer than [`SHARED`], if their file is open more than once.
+    pub(in crate::fs) fn end_long_pages(&self, is_shared: impl Fn(u64) -> bool) {
+        let is_long = |read: &mut Waiting| {
+            read.page.is_some_and(|(file, _)| read.since.elapsed() > SHARED && is_shared(file))
+        };
+        let ended: Vec<Waiting> = lock(&self.reads).extract_if(.., is_long).collect();
         self.answered(ended.len());
         for read in ended {
             read.reply.error(Errno::EINTR);
@@ -256,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_without_signals_goes_on_and_one_that_is_gone_does_not() {
+    fn reads_of_threads_with_signals_and_of_ended_threads_end() {
         assert!(!is_interrupted(std::process::id()));
         assert!(is_interrupted(u32::MAX >> 1));
     }

@@ -1,8 +1,8 @@
 //! [`Tree`]: the operations on directories and open files. It does not use FUSE, so that tests can call it directly.
 //!
-//! A tree consists of the mirror and a [`FileTable`]. [`Tree::over`] makes a tree of a borrowed mirror, so that a request
-//! can be served while a long operation has the mirror. [`FileTable::is_busy`] reports the open file that serves the
-//! long operation.
+//! A tree consists of the engine and a [`FileTable`]. [`Tree::over`] makes a tree of a borrowed engine, so that a
+//! request can be served while a long operation has the engine. [`FileTable::is_busy`] reports the open file that
+//! serves the long operation.
 
 use std::{borrow::BorrowMut, sync::Arc, time::SystemTime};
 
@@ -13,45 +13,44 @@ use super::{
     file_table::{FileTable, Slot},
     lookup::Lookup,
     node::{Dir, Node, ROOT},
-    open::{Access, Open, Outcome, Ready},
+    open::{Access, Client, Open, Outcome, Ready},
 };
 use crate::{
-    attach,
-    engine::{Cooperative, Engine},
+    engine::{Command, Engine, Reply, records::LineContext},
     event::{EventId, InstanceId},
-    fs::files::entry::{At, Result, Shows, Subject},
+    fs::files::entry::{At, ReadKind, Result, Subject},
     lang::facts::{FileRequest, Files},
 };
 
-/// The mirror as a tree of files. `M` is the mirror or a borrowed one.
+/// The engine as a tree of files. `M` is the engine or a borrowed one.
 pub struct Tree<M = Engine> {
-    mirror: M,
+    engine: M,
     files: FileTable,
 }
 
 impl Tree {
     /// Creates a tree whose files belong to `owner`.
-    pub fn new(mut mirror: Engine, owner: Owner) -> Self {
-        mirror.publish();
-        Self { mirror, files: FileTable::new(owner) }
+    pub fn new(mut engine: Engine, owner: Owner) -> Self {
+        engine.publish();
+        Self { engine, files: FileTable::new(owner) }
     }
 }
 
 impl<'a> Tree<&'a mut Engine> {
-    /// Creates a tree of a borrowed mirror that shares a file table.
-    pub(in crate::fs) fn over(mirror: &'a mut Engine, files: &FileTable) -> Self {
-        Self { mirror, files: files.clone() }
+    /// Creates a tree of a borrowed engine that shares a file table.
+    pub(in crate::fs) fn over(engine: &'a mut Engine, files: &FileTable) -> Self {
+        Self { engine, files: files.clone() }
     }
 }
 
 impl<M: BorrowMut<Engine>> Tree<M> {
-    /// The mirror.
-    pub fn mirror(&mut self) -> &mut Engine {
-        self.mirror.borrow_mut()
+    /// The engine.
+    pub fn engine(&mut self) -> &mut Engine {
+        self.engine.borrow_mut()
     }
 
     fn seen(&self) -> &Engine {
-        self.mirror.borrow()
+        self.engine.borrow()
     }
 
     /// The time when the tree was created, which is the timestamp of all files.
@@ -64,9 +63,9 @@ impl<M: BorrowMut<Engine>> Tree<M> {
         &self.files
     }
 
-    /// The same tree with a borrowed mirror.
+    /// The same tree with a borrowed engine.
     pub(in crate::fs) fn view(&mut self) -> Tree<&mut Engine> {
-        Tree::over(self.mirror.borrow_mut(), &self.files)
+        Tree::over(self.engine.borrow_mut(), &self.files)
     }
 
     fn node(&self, number: u64) -> Result<Node> {
@@ -85,7 +84,7 @@ impl<M: BorrowMut<Engine>> Tree<M> {
             links,
             uid: changed.uid.unwrap_or(owner.uid),
             gid: changed.gid.unwrap_or(owner.gid),
-            lasting: node.is_lasting(self.seen()),
+            lasting: node.is_permanent(self.seen()),
             size: node.size(self.seen()),
         }
     }
@@ -149,11 +148,11 @@ impl<M: BorrowMut<Engine>> Tree<M> {
         Ok(all)
     }
 
-    /// Opens a file for thread `who`. Returns the handle, and whether the file is a stream without positions.
+    /// Opens a file for a thread. Returns the handle, and whether the file is a stream without positions.
     ///
     /// # Errors
     /// `ENODEV` if the file is gone, `EISDIR` for a directory, and errors of the file itself.
-    pub fn open(&mut self, number: u64, access: Access, who: u32) -> Result<(u64, bool)> {
+    pub fn open(&mut self, number: u64, access: Access, thread: u32) -> Result<(u64, bool)> {
         let node = self.node(number).map_err(|_| Errno::NODEV)?;
         let entry = node.entry(self.seen()).ok_or(Errno::ISDIR)?;
         let subject = match node.dir {
@@ -163,23 +162,20 @@ impl<M: BorrowMut<Engine>> Tree<M> {
             Dir::Event(event) => Subject::Event(event),
             Dir::Instance | Dir::Events | Dir::PerCpu | Dir::Instances => Subject::Instance,
         };
-        let at = At { instance: node.instance, subject, who };
-        let opened = Open::new(self.mirror(), entry, at, access);
-        if access.truncate {
-            self.mirror().publish();
-        }
-        let open = opened?;
+        let at = At { instance: node.instance, subject, thread, uid: access.uid };
+        let open = Open::new(self.engine(), entry, at, access)?;
         let stream = open.is_stream();
         let marks = open.marks(self.seen());
         Ok((self.files.add(Slot::new(open, node.dir, entry, marks)), stream))
     }
 
-    /// The facts that a read of an open file needs and that are not read yet. `None` if the read can be served at once.
+    /// The facts that a read of an open file needs and that are not read yet. `None` if the read can be served at
+    /// once.
     pub(in crate::fs) fn lookup_for(&self, handle: u64, offset: u64) -> Option<Lookup> {
         let (format, prints) = self.files.needs(handle)?;
-        let mirror = self.seen();
-        let format = format.filter(|event| mirror.registry().events().known_format(*event).is_none());
-        let cold = prints && !mirror.facts.can_print();
+        let engine = self.seen();
+        let format = format.filter(|event| engine.registry().events().known_format(*event).is_none());
+        let cold = prints && !engine.facts.can_print();
         let file = self.files.look(handle, |open| open.kernel_file(offset)).flatten();
         (format.is_some() || file.is_some() || cold).then(|| Lookup {
             file,
@@ -190,10 +186,10 @@ impl<M: BorrowMut<Engine>> Tree<M> {
 
     /// A lookup of an event's format, or of the facts that printing needs if `format` is `None`.
     pub(in crate::fs) fn lookup_of(&self, format: Option<EventId>) -> Lookup {
-        let mirror = self.seen();
+        let engine = self.seen();
         Lookup {
-            facts: Arc::clone(&mirror.facts),
-            events: Arc::clone(mirror.registry().events()),
+            facts: Arc::clone(&engine.facts),
+            events: Arc::clone(engine.registry().events()),
             format,
             file: None,
             prints: format.is_none(),
@@ -204,7 +200,7 @@ impl<M: BorrowMut<Engine>> Tree<M> {
     fn with<T>(&mut self, handle: u64, act: impl FnOnce(&mut Open, &mut Engine) -> Result<T>) -> Result<T> {
         let mut open =
             self.files.take(handle, |event| self.seen().registry().events().get(event).is_some())?;
-        let done = act(&mut open, self.mirror());
+        let done = act(&mut open, self.engine());
         self.files.put_back(handle, open);
         done
     }
@@ -215,40 +211,40 @@ impl<M: BorrowMut<Engine>> Tree<M> {
     }
 
     /// The number of an open file's table of user events, if it has one.
+    #[cfg(any(test, feature = "internals"))]
     pub fn user_file(&self, handle: u64) -> Option<u64> {
         self.files.user_file(handle)
     }
 
     /// The page that a mapping of an open file shows, if the file can be mapped.
     pub fn page(&self, handle: u64) -> Option<Vec<u8>> {
-        let mirror = self.seen();
-        self.files.look(handle, |open| open.page(mirror)).flatten()
+        let engine = self.seen();
+        self.files.look(handle, |open| open.page(engine)).flatten()
     }
 
     /// Reads from an open file.
     ///
     /// # Errors
     /// Errors of the file, `EBADF` for an unknown handle, `ENODEV` if the file's event is gone.
-    #[cfg(any(test, feature = "internals"))]
     pub fn read(&mut self, handle: u64, offset: u64, size: usize) -> Result<Outcome> {
-        loop {
-            if let Some(outcome) = self.read_some(handle, offset, size)? {
-                return Ok(outcome);
-            }
-        }
+        self.with(handle, |open, engine| open.read(engine, offset, size))
     }
 
-    /// Reads from an open file for a short time. Returns `None` if the read needs more time: the caller calls again.
+    /// Takes an open file out whose reads make text of records, with the context of the text. The caller puts it back
+    /// ([`FileTable::put_back`]). `None` for other files.
     ///
     /// # Errors
     /// As [`Tree::read`].
-    pub(in crate::fs) fn read_some(
-        &mut self,
-        handle: u64,
-        offset: u64,
-        size: usize,
-    ) -> Result<Option<Outcome>> {
-        self.with(handle, |open, mirror| open.read(mirror, offset, size))
+    pub(in crate::fs) fn begin_text(&mut self, handle: u64) -> Result<Option<(Open, LineContext)>> {
+        if !self.files.makes_text(handle) {
+            return Ok(None);
+        }
+        let open = self.files.take(handle, |event| self.seen().registry().events().get(event).is_some())?;
+        if let Some(context) = LineContext::of(self.seen(), open.at.instance) {
+            return Ok(Some((open, context)));
+        }
+        self.files.put_back(handle, open);
+        Err(Errno::NODEV)
     }
 
     /// The instance of an open file.
@@ -259,15 +255,22 @@ impl<M: BorrowMut<Engine>> Tree<M> {
     /// Collects the records of an open file's instance for a short time. Returns whether all were collected.
     pub(in crate::fs) fn settle(&mut self, handle: u64) -> bool {
         let Some(instance) = self.files.look(handle, |open| open.at.instance) else { return true };
-        self.mirror().collect_some(instance)
+        self.engine().collect_some(instance)
     }
 
-    /// Collects the records of an instance before one of its files is opened, if the file shows the records that exist at
-    /// that time. Returns whether all were collected.
+    /// Collects the records of an instance before one of its files is opened, if the file shows the records that
+    /// exist at that time. Returns whether all were collected.
     pub(in crate::fs) fn settle_file(&mut self, number: u64) -> bool {
         let Ok(node) = self.node(number) else { return true };
-        let shows = node.entry(self.seen()).map(|entry| entry.shows);
-        !matches!(shows, Some(Shows::Trace | Shows::Snapshot)) || self.mirror().collect_some(node.instance)
+        let read_kind = node.entry(self.seen()).map(|entry| entry.read_kind);
+        !matches!(read_kind, Some(ReadKind::Trace | ReadKind::Snapshot))
+            || self.engine().collect_some(node.instance)
+    }
+
+    /// Whether opening a file with `O_TRUNC` changes something. Most files have nothing to empty.
+    pub(in crate::fs) fn truncates(&mut self, number: u64) -> bool {
+        let Ok(node) = self.node(number) else { return false };
+        node.entry(self.seen()).is_some_and(|entry| entry.truncates.is_some())
     }
 
     /// The user files that a write to an open file names. The caller opens them first, where no other request waits.
@@ -277,35 +280,32 @@ impl<M: BorrowMut<Engine>> Tree<M> {
         names.map_or_else(Vec::new, |names| (names.wanted)(data))
     }
 
-    /// Writes to an open file and returns how many bytes were taken. User files that the data names are opened meanwhile.
+    /// Writes to an open file and returns how many bytes were taken. User files that the data names are opened
+    /// meanwhile.
     ///
     /// # Errors
     /// As [`Tree::read`].
-    pub fn write(&mut self, handle: u64, data: &[u8], who: u32) -> Result<usize> {
-        self.write_with(handle, data, who, &Files::at_once())
+    pub fn write(&mut self, handle: u64, data: &[u8], client: Client) -> Result<usize> {
+        self.write_with(handle, data, client, &Files::at_once())
     }
 
     /// Writes to an open file with the opened user files of [`Tree::wanted`].
     ///
     /// # Errors
     /// As [`Tree::read`].
-    pub fn write_with(&mut self, handle: u64, data: &[u8], who: u32, files: &Files) -> Result<usize> {
-        let moment = attach::moment();
-        let done = self.with(handle, |open, mirror| open.write(mirror, data, who, files));
-        self.mirror().await_closed(moment);
-        self.mirror().publish();
-        done
+    pub fn write_with(&mut self, handle: u64, data: &[u8], client: Client, files: &Files) -> Result<usize> {
+        self.with(handle, |open, engine| open.write(engine, data, client, files))
     }
 
     /// Returns the readiness of an open file; `waits` if the caller sleeps until it is ready.
     pub fn poll(&mut self, handle: u64, waits: bool) -> Ready {
         let gone = Ready { input: true, news: false };
-        self.with(handle, |open, mirror| Ok(open.poll(mirror, waits))).unwrap_or(gone)
+        self.with(handle, |open, engine| Ok(open.poll(engine, waits))).unwrap_or(gone)
     }
 
     /// Whether a thread that polls an open file must be woken now.
     pub fn is_awaited(&mut self, handle: u64) -> bool {
-        self.with(handle, |open, mirror| Ok(open.is_awaited(mirror))).unwrap_or(true)
+        self.with(handle, |open, engine| Ok(open.is_awaited(engine))).unwrap_or(true)
     }
 
     /// Whether an open file must be looked at regularly to learn when it is ready.
@@ -316,21 +316,23 @@ impl<M: BorrowMut<Engine>> Tree<M> {
     /// Closes a file.
     pub fn close(&mut self, handle: u64) {
         if let Some(open) = self.files.remove(handle) {
-            open.close(self.mirror());
+            open.close(self.engine());
         }
     }
 
     /// Creates an instance.
     ///
     /// # Errors
-    /// `EPERM` outside of `instances`, `EEXIST` if the name exists, `EINVAL` if it cannot be a name, `ENOSPC` or `ENOMEM` if
-    /// there are too many instances.
+    /// `EPERM` outside of `instances`, `EEXIST` if the name exists, `EINVAL` if it cannot be a name, `ENOSPC` or
+    /// `ENOMEM` if there are too many instances.
     pub fn make_dir(&mut self, parent: u64, name: &str) -> Result<Attributes> {
         if self.node(parent)? != Node::dir(InstanceId::TOP, Dir::Instances) {
             return Err(Errno::PERM);
         }
-        let instance = self.mirror().make(name)?;
-        Ok(self.attributes_of(Node::dir(instance, Dir::Instance)))
+        match self.engine().execute(&Command::MakeInstance(name))? {
+            Reply::Instance(instance) => Ok(self.attributes_of(Node::dir(instance, Dir::Instance))),
+            Reply::Done => Err(Errno::IO),
+        }
     }
 
     /// Removes an instance.
@@ -341,8 +343,7 @@ impl<M: BorrowMut<Engine>> Tree<M> {
         if self.node(parent)? != Node::dir(InstanceId::TOP, Dir::Instances) {
             return Err(Errno::PERM);
         }
-        let done = self.mirror().remove(name);
-        self.mirror().publish();
-        done
+        self.engine().execute(&Command::RemoveInstance(name))?;
+        Ok(())
     }
 }

@@ -1,7 +1,8 @@
-//! The file table: open files by their handles, and changed attributes. It is the part of a tree that is not the mirror.
+//! The file table: open files by their handles, and changed attributes. It is the part of a tree that is not the
+//! mirror.
 //!
-//! The table has its own lock, so that requests can be served while a long operation borrows the mirror. An open file is
-//! taken out of the table while it serves a request.
+//! The table has its own lock, so that requests can be served while a long operation borrows the mirror. An open file
+//! is taken out of the table while it serves a request.
 
 use std::{
     collections::HashMap,
@@ -19,7 +20,7 @@ use super::{
 use crate::{
     engine::records::{Mark, Marks},
     event::EventId,
-    fs::files::entry::{Entry, Result, Shows},
+    fs::files::entry::{Entry, ReadKind, Result},
     kernel::Error,
 };
 
@@ -36,6 +37,8 @@ pub(super) struct Slot {
     format: Option<EventId>,
     /// Whether reads print records or histograms.
     prints: bool,
+    /// Whether reads make text of records, which other threads do.
+    text: bool,
     /// Whether closing the file has no other effect.
     plain: bool,
     /// The number of its table of user events.
@@ -55,7 +58,11 @@ impl Slot {
             // An open `id` keeps its number when the event goes.
             event: event.filter(|_| entry.name != "id"),
             format: event.filter(|_| matches!(entry.name, "format" | "id")),
-            prints: matches!(entry.shows, Shows::Trace | Shows::Snapshot | Shows::Pipe | Shows::Hist(_)),
+            prints: matches!(
+                entry.read_kind,
+                ReadKind::Trace | ReadKind::Snapshot | ReadKind::Pipe | ReadKind::Hist(_)
+            ),
+            text: open.makes_text(),
             plain: open.closes_plainly(),
             user: open.user_file(),
             marks,
@@ -75,7 +82,7 @@ struct Table {
 #[derive(Clone)]
 pub(in crate::fs) struct FileTable {
     table: Arc<Mutex<Table>>,
-    /// The owner of files whose owner nobody changed.
+    /// The owner of files whose owner was not changed.
     pub(super) owner: Owner,
     /// The timestamps of all files.
     pub(super) since: SystemTime,
@@ -95,16 +102,28 @@ impl FileTable {
         self.lock().open.get(&handle).is_some_and(|slot| slot.open.is_none())
     }
 
-    /// Whether a long operation can let this file serve a request: the file is not busy and its requests are short.
-    pub(in crate::fs) fn can_have_turn(&self, handle: u64) -> bool {
+    /// Whether an open file can serve a request: it is not busy, and if a thread is needed for its text, one is free.
+    pub(in crate::fs) fn can_serve(&self, handle: u64, has_thread: bool) -> bool {
         let table = self.lock();
         let Some(slot) = table.open.get(&handle) else { return true };
-        slot.open.as_ref().is_some_and(|open| !open.takes_long())
+        slot.open.is_some() && (has_thread || !slot.text)
     }
 
-    /// Whether closing a file has no other effect.
+    /// Whether a long operation can let this file serve a request: the file can serve it, and its requests are short.
+    pub(in crate::fs) fn can_have_turn(&self, handle: u64, has_thread: bool) -> bool {
+        let table = self.lock();
+        let Some(slot) = table.open.get(&handle) else { return true };
+        slot.open.as_ref().is_some_and(|open| !open.takes_long()) && (has_thread || !slot.text)
+    }
+
+    /// Whether reads of an open file make text of records.
+    pub(super) fn makes_text(&self, handle: u64) -> bool {
+        self.lock().open.get(&handle).is_some_and(|slot| slot.text)
+    }
+
+    /// Whether a file that is not busy can be closed without another effect.
     pub(in crate::fs) fn closes_plainly(&self, handle: u64) -> bool {
-        self.lock().open.get(&handle).is_none_or(|slot| slot.plain)
+        self.lock().open.get(&handle).is_none_or(|slot| slot.plain && slot.open.is_some())
     }
 
     /// The number of an open file's table of user events, if it has one.
@@ -157,7 +176,7 @@ impl FileTable {
     }
 
     /// Puts an open file back that was taken out, unless it was removed meanwhile.
-    pub(super) fn put_back(&self, handle: u64, open: Open) {
+    pub(in crate::fs) fn put_back(&self, handle: u64, open: Open) {
         if let Some(slot) = self.lock().open.get_mut(&handle) {
             slot.open = Some(open);
         }

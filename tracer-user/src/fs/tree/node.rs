@@ -1,14 +1,14 @@
 //! The numbers of files and directories, and the lookup of names.
 //!
-//! A number encodes the file, so that no table of numbers is needed: the instance, the kind of directory, the index of the
-//! directory (its event or CPU), and the entry in the directory's table, 0 for the directory itself.
+//! A number encodes the file, so that no table of numbers is needed: the instance, the kind of directory, the index
+//! of the directory (its event or CPU), and the entry in the directory's table, 0 for the directory itself.
 
 use crate::{
     engine::Engine,
     event::{EventId, InstanceId, SystemId},
     fs::files::{
         CPU, EVENT, EVENTS, OPTION, PRINT_EVENT, SPECIAL_EVENT, SYNTHETIC_EVENT, SYSTEM, TOP,
-        entry::{Entry, Shows},
+        entry::{Entry, ReadKind},
     },
 };
 
@@ -40,7 +40,8 @@ pub(in crate::fs) struct Node {
     pub(in crate::fs) instance: InstanceId,
     /// The directory.
     pub(in crate::fs) dir: Dir,
-    /// The position in the directory's table, or the number of the option in `options`, from 1; 0 for the directory itself.
+    /// The position in the directory's table, or the number of the option in `options`, from 1; 0 for the directory
+    /// itself.
     pub(in crate::fs) entry: u32,
 }
 
@@ -92,17 +93,17 @@ impl Node {
     }
 
     /// The table of a directory's files.
-    fn table(dir: Dir, mirror: &Engine) -> &'static [Entry] {
+    fn table(dir: Dir, engine: &Engine) -> &'static [Entry] {
         match dir {
             Dir::Instance => TOP,
             Dir::Events => EVENTS,
-            Dir::System(system) if mirror.registry().events().is_special(system) => &[],
+            Dir::System(system) if engine.registry().events().is_special(system) => &[],
             Dir::System(_) => SYSTEM,
-            Dir::Event(event) => match mirror.registry().events().get(event) {
-                Some(event) if mirror.registry().events().is_special(event.system) => {
+            Dir::Event(event) => match engine.registry().events().get(event) {
+                Some(event) if engine.registry().events().is_special(event.system) => {
                     if event.name == "print" { PRINT_EVENT } else { SPECIAL_EVENT }
                 }
-                Some(_) if mirror.registry().synthetic().contains(event) => SYNTHETIC_EVENT,
+                Some(_) if engine.registry().synthetic().contains(event) => SYNTHETIC_EVENT,
                 _ => EVENT,
             },
             Dir::Cpu(_) => CPU,
@@ -111,22 +112,22 @@ impl Node {
     }
 
     /// The entry of a file; `None` for a directory.
-    pub(in crate::fs) fn entry(self, mirror: &Engine) -> Option<&'static Entry> {
+    pub(in crate::fs) fn entry(self, engine: &Engine) -> Option<&'static Entry> {
         if self.dir == Dir::Options {
             return (self.entry > 0).then_some(&OPTION);
         }
-        Self::table(self.dir, mirror).get((self.entry as usize).checked_sub(1)?)
+        Self::table(self.dir, engine).get((self.entry as usize).checked_sub(1)?)
     }
 
     /// The parent of a directory.
-    pub(in crate::fs) fn parent(self, mirror: &Engine) -> Self {
+    pub(in crate::fs) fn parent(self, engine: &Engine) -> Self {
         let dir = match self.dir {
             Dir::Instance if self.instance == InstanceId::TOP => Dir::Instance,
             Dir::Instance => return Self::dir(InstanceId::TOP, Dir::Instances),
             Dir::Events | Dir::PerCpu | Dir::Options | Dir::Instances => Dir::Instance,
             Dir::System(_) => Dir::Events,
             Dir::Event(event) => {
-                mirror.registry().events().get(event).map_or(Dir::Events, |event| Dir::System(event.system))
+                engine.registry().events().get(event).map_or(Dir::Events, |event| Dir::System(event.system))
             }
             Dir::Cpu(_) => Dir::PerCpu,
         };
@@ -134,12 +135,12 @@ impl Node {
     }
 
     /// The files and directories in a directory, by name; `None` if the instance, system or event is gone.
-    pub(in crate::fs) fn children(self, mirror: &Engine) -> Option<Vec<(String, Self)>> {
-        let state = mirror.get(self.instance)?;
+    pub(in crate::fs) fn children(self, engine: &Engine) -> Option<Vec<(String, Self)>> {
+        let state = engine.instances().get(self.instance)?;
         let top = self.instance == InstanceId::TOP;
         let dir = |dir| Self::dir(self.instance, dir);
         let mut found: Vec<(String, Self)> = (1..)
-            .zip(Self::table(self.dir, mirror))
+            .zip(Self::table(self.dir, engine))
             .filter(|(_, entry)| top || !entry.top)
             .map(|(index, entry)| (entry.name.to_owned(), Self { entry: index, ..self }))
             .collect();
@@ -154,7 +155,7 @@ impl Node {
             }
             Dir::Events => {
                 let own = found.len();
-                for (id, system) in mirror.registry().events().systems() {
+                for (id, system) in engine.registry().events().systems() {
                     if !found.iter().take(own).any(|(file, _)| *file == system.name) {
                         found.push((system.name.clone(), dir(Dir::System(id))));
                     }
@@ -162,8 +163,8 @@ impl Node {
             }
             Dir::System(system) => {
                 let own = found.len();
-                for event in &mirror.registry().events().system(system)?.events {
-                    let name = &mirror.registry().events().get(*event)?.name;
+                for event in &engine.registry().events().system(system)?.events {
+                    let name = &engine.registry().events().get(*event)?.name;
                     if !found.iter().take(own).any(|(file, _)| file == name) {
                         found.push((name.clone(), dir(Dir::Event(*event))));
                     }
@@ -178,7 +179,12 @@ impl Node {
                 Some((state.options.name(option)?.to_owned(), Self { entry: option + 1, ..self }))
             })),
             Dir::Instances => {
-                found.extend(mirror.below().map(|(n, name)| (name.to_owned(), Self::dir(n, Dir::Instance))));
+                found.extend(
+                    engine
+                        .instances()
+                        .below()
+                        .map(|(n, name)| (name.to_owned(), Self::dir(n, Dir::Instance))),
+                );
             }
             Dir::Event(_) | Dir::Cpu(_) => {}
         }
@@ -186,73 +192,73 @@ impl Node {
     }
 
     /// Finds a name in a directory.
-    pub(in crate::fs) fn child(self, name: &str, mirror: &Engine) -> Option<Self> {
+    pub(in crate::fs) fn child(self, name: &str, engine: &Engine) -> Option<Self> {
         if !self.is_dir() {
             return None;
         }
         // Files come first: an event or system of the same name does not hide them.
-        let own = (1..).zip(Self::table(self.dir, mirror)).find(|(_, entry)| entry.name == name);
+        let own = (1..).zip(Self::table(self.dir, engine)).find(|(_, entry)| entry.name == name);
         if let Some((index, entry)) = own
             && (!entry.top || self.instance == InstanceId::TOP)
         {
-            mirror.get(self.instance)?;
+            engine.instances().get(self.instance)?;
             return Some(Self { entry: index, ..self });
         }
         // These directories can be large, so a name is found without a list of all.
         match self.dir {
             Dir::Events => {
-                if let Some(system) = mirror.registry().events().find_system(name) {
-                    mirror.get(self.instance)?;
+                if let Some(system) = engine.registry().events().find_system(name) {
+                    engine.instances().get(self.instance)?;
                     return Some(Self::dir(self.instance, Dir::System(system)));
                 }
             }
             Dir::System(system) => {
-                if let Some(event) = mirror.registry().events().find(system, name) {
-                    mirror.get(self.instance)?;
+                if let Some(event) = engine.registry().events().find(system, name) {
+                    engine.instances().get(self.instance)?;
                     return Some(Self::dir(self.instance, Dir::Event(event)));
                 }
             }
             _ => {}
         }
-        self.children(mirror)?.into_iter().find(|(known, _)| known == name).map(|(_, node)| node)
+        self.children(engine)?.into_iter().find(|(known, _)| known == name).map(|(_, node)| node)
     }
 
     /// Whether the file or directory exists.
-    pub(in crate::fs) fn exists(self, mirror: &Engine) -> bool {
-        let Some(state) = mirror.get(self.instance) else { return false };
+    pub(in crate::fs) fn exists(self, engine: &Engine) -> bool {
+        let Some(state) = engine.instances().get(self.instance) else { return false };
         let here = match self.dir {
-            Dir::System(system) => mirror.registry().events().system(system).is_some(),
-            Dir::Event(event) => mirror.registry().events().get(event).is_some(),
+            Dir::System(system) => engine.registry().events().system(system).is_some(),
+            Dir::Event(event) => engine.registry().events().get(event).is_some(),
             Dir::Cpu(cpu) => state.buffer.cpu(cpu).is_some(),
             Dir::Instances => self.instance == InstanceId::TOP,
             _ => true,
         };
-        here && (self.is_dir() || self.entry(mirror).is_some())
+        here && (self.is_dir() || self.entry(engine).is_some())
     }
 
     /// Whether it exists as long as its instance, so that the kernel can keep its name.
-    pub(in crate::fs) fn is_lasting(self, mirror: &Engine) -> bool {
+    pub(in crate::fs) fn is_permanent(self, engine: &Engine) -> bool {
         match self.dir {
-            Dir::System(system) => mirror.registry().events().is_lasting_system(system),
-            Dir::Event(event) => mirror.registry().events().is_lasting(event),
+            Dir::System(system) => engine.registry().events().is_permanent_system(system),
+            Dir::Event(event) => engine.registry().events().is_permanent(event),
             _ => true,
         }
     }
 
     /// The size for stat(2): 0, except for files that can be mapped.
-    pub(in crate::fs) fn size(self, mirror: &Engine) -> u64 {
-        match self.entry(mirror).map(|entry| entry.shows) {
-            Some(Shows::Page(_, make)) => make(mirror).len() as u64,
+    pub(in crate::fs) fn size(self, engine: &Engine) -> u64 {
+        match self.entry(engine).map(|entry| entry.read_kind) {
+            Some(ReadKind::Page(_, make)) => make(engine).len() as u64,
             _ => 0,
         }
     }
 
     /// The permissions and the number of links.
-    pub(in crate::fs) fn mode(self, mirror: &Engine) -> (u16, u32) {
-        if let Some(entry) = self.entry(mirror) {
+    pub(in crate::fs) fn mode(self, engine: &Engine) -> (u16, u32) {
+        if let Some(entry) = self.entry(engine) {
             return (entry.mode, 1);
         }
-        let state = mirror.get(self.instance);
+        let state = engine.instances().get(self.instance);
         let cpus = state.map_or(0, |state| state.buffer.select(None).count() as u32);
         match self.dir {
             Dir::Instance if self.instance == InstanceId::TOP => (0o700, 6),
@@ -260,7 +266,7 @@ impl Node {
             // As in eventfs: 1 link tells programs that walk the tree not to count subdirectories by links.
             Dir::Events | Dir::System(_) | Dir::Event(_) => (0o755, 1),
             Dir::PerCpu => (0o750, 2 + cpus),
-            Dir::Instances => (0o750, 2 + mirror.below().count() as u32),
+            Dir::Instances => (0o750, 2 + engine.instances().below().count() as u32),
             Dir::Cpu(_) | Dir::Options => (0o750, 2),
         }
     }
@@ -271,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_mean_what_they_were_made_of() {
+    fn numbers_are_decoded_to_their_parts() {
         for dir in [
             Dir::Instance,
             Dir::Events,

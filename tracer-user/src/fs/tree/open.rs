@@ -1,4 +1,5 @@
-//! An open file: its entry, its instance, and its state between two requests, such as the position of a reader of records.
+//! An open file: its entry, its instance, and its state between two requests, such as the position of a reader of
+//! records.
 
 use std::{
     fs::File,
@@ -11,11 +12,11 @@ use rustix::io::Errno;
 use crate::{
     engine::{
         Engine,
-        histograms::Seen,
-        records::{Filled, Lines, Mark, Marks, Pages, Pipe, Writer},
+        histograms::{self, Seen},
+        records::{Filled, LineContext, Lines, Mark, Marks, Pages, Pipe, Writer},
     },
     event::EventId,
-    fs::files::entry::{At, Entry, Names, Result, Shows},
+    fs::files::entry::{At, Entry, FileNames, ReadKind, Result},
     kernel::Error,
     lang::facts::Files,
 };
@@ -46,6 +47,15 @@ pub struct Access {
     /// With `O_TRUNC`.
     pub truncate: bool,
     /// The uid of the caller.
+    pub uid: u32,
+}
+
+/// The client of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// The thread.
+    pub thread: u32,
+    /// Its uid, whose quotas are charged.
     pub uid: u32,
 }
 
@@ -80,33 +90,35 @@ enum Body {
 }
 
 impl Body {
-    fn new(mirror: &mut Engine, entry: &Entry, at: At, access: Access) -> Result<Self> {
-        Ok(match entry.shows {
-            Shows::Seq(_) | Shows::Page(..) => Self::Seq(None),
-            Shows::Kernel(_) => Self::Kernel { made: None, fresh: 0 },
-            Shows::Hist(_) => {
+    fn new(engine: &mut Engine, entry: &Entry, at: At, access: Access) -> Result<Self> {
+        Ok(match entry.read_kind {
+            ReadKind::Seq(_) | ReadKind::Page(..) => Self::Seq(None),
+            ReadKind::Kernel(_) => Self::Kernel { made: None, fresh: 0 },
+            ReadKind::Hist(_) => {
                 let event = at.event()?;
-                let asked = mirror.hist_seen(at.instance, event, false);
+                let asked = histograms::hits_seen(engine, at.instance, event, false);
                 Self::Hist(Counted { event, made: None, read: Seen::new(), asked })
             }
-            Shows::Snapshot | Shows::Trace if access.read => {
-                let snapshot = matches!(entry.shows, Shows::Snapshot);
+            ReadKind::Snapshot | ReadKind::Trace if access.read => {
+                let snapshot = matches!(entry.read_kind, ReadKind::Snapshot);
                 let paused = !snapshot
-                    && mirror.get(at.instance).is_some_and(|state| state.options.is("pause-on-trace"));
+                    && engine
+                        .instances()
+                        .get(at.instance)
+                        .is_some_and(|state| state.options.is("pause-on-trace"));
                 if paused {
-                    mirror.pause(at.instance, true);
+                    engine.pause(at.instance, true);
                 }
-                let first = Lines::new(mirror, at.instance, at.cpu(), snapshot).ok_or(Errno::NODEV)?;
-                let text = Text { now: first.clone(), first, made: Vec::new(), start: 0, paused };
-                Self::Trace(Box::new(text))
+                let first = Lines::new(engine, at.instance, at.cpu(), snapshot).ok_or(Errno::NODEV)?;
+                Self::Trace(Box::new(Text { first, last: None, paused }))
             }
-            Shows::Pipe => {
-                mirror.take_pipe(at.instance, at.cpu())?;
-                Self::Pipe(Pipe::new(mirror, at.instance, at.cpu()))
+            ReadKind::Pipe => {
+                engine.instances_mut().take_pipe(at.instance, at.cpu())?;
+                Self::Pipe(Pipe::new(engine, at.instance, at.cpu()))
             }
-            Shows::RawPipe => Self::Raw(Pages::new(at.instance, at.cpu().unwrap_or_default(), false)),
-            Shows::RawSnapshot => Self::Raw(Pages::new(at.instance, at.cpu().unwrap_or_default(), true)),
-            Shows::UserEvents => Self::User { number: mirror.open_user_events(access.uid)?, writer: None },
+            ReadKind::RawPipe => Self::Raw(Pages::new(at.instance, at.cpu().unwrap_or_default(), false)),
+            ReadKind::RawSnapshot => Self::Raw(Pages::new(at.instance, at.cpu().unwrap_or_default(), true)),
+            ReadKind::UserEvents => Self::User { number: engine.open_user_events(access.uid)?, writer: None },
             _ => Self::Plain,
         })
     }
@@ -122,35 +134,65 @@ struct Counted {
     asked: Seen,
 }
 
-/// The bytes of text that are made at a time.
-const PIECE: usize = 32 * 1024;
+/// The bytes of text that are made at a time: one read of most programs.
+const PIECE: usize = 128 * 1024;
 
-/// The text of records. `first` is the position of the first record, `now` the position after the text that is made.
-/// `made` is text from offset `start` on. `paused` means that the reader paused recording (`pause-on-trace`).
+/// The text of records.
 #[derive(Debug)]
 struct Text {
+    /// The position of the first record.
     first: Lines,
+    /// The place where the last finished read ended.
+    last: Option<Box<Cursor>>,
+    /// Whether the reader paused recording (`pause-on-trace`).
+    paused: bool,
+}
+
+/// A place in the text of records. A read that needs more time keeps its cursor: with a cursor of the file, a read of a
+/// place further back would begin anew, and two such reads could keep each other from ending.
+#[derive(Debug)]
+pub(in crate::fs) struct Cursor {
+    /// The position after the text that is made.
     now: Lines,
+    /// Text from offset `start` on.
     made: Vec<u8>,
     start: u64,
-    paused: bool,
 }
 
 /// How long one call makes text.
 const STEP: Duration = Duration::from_millis(10);
 
 impl Text {
-    /// Reads text; `None` if the read needs more time.
-    fn read(&mut self, mirror: &mut Engine, offset: u64, size: usize) -> Option<Vec<u8>> {
-        let since = Instant::now();
-        if offset < self.start {
-            (self.now, self.start) = (self.first.clone(), 0);
-            self.made.clear();
+    /// Reads text. If the read needs more time, returns its cursor, with which the caller calls again.
+    fn read(
+        &mut self,
+        context: &LineContext,
+        offset: u64,
+        size: usize,
+        begun: Option<Box<Cursor>>,
+    ) -> std::result::Result<Vec<u8>, Box<Cursor>> {
+        let last = || self.last.take().filter(|last| last.start <= offset);
+        let mut cursor = begun
+            .or_else(last)
+            .unwrap_or_else(|| Box::new(Cursor { now: self.first.clone(), made: Vec::new(), start: 0 }));
+        match cursor.read(context, offset, size) {
+            Some(text) => {
+                self.last = Some(cursor);
+                Ok(text)
+            }
+            None => Err(cursor),
         }
+    }
+}
+
+impl Cursor {
+    /// Reads text at an offset that is not before `start`; `None` if the read needs more time.
+    fn read(&mut self, context: &LineContext, offset: u64, size: usize) -> Option<Vec<u8>> {
+        let since = Instant::now();
         // The offset can be any number. Text before it is made piece by piece and dropped.
         while offset.saturating_sub(self.start) > self.made.len() as u64 {
             self.drop_first(self.made.len());
-            match self.now.fill(mirror, &mut self.made, PIECE) {
+            match self.now.fill(context, &mut self.made, PIECE) {
                 Filled::All if self.made.is_empty() => return Some(Vec::new()),
                 Filled::Later => return None,
                 Filled::All | Filled::More => {}
@@ -163,7 +205,7 @@ impl Text {
         self.drop_first(usize::try_from(offset.saturating_sub(self.start)).unwrap_or(usize::MAX));
         while self.made.len() < size {
             let piece = size.min(self.made.len().saturating_add(PIECE));
-            match self.now.fill(mirror, &mut self.made, piece) {
+            match self.now.fill(context, &mut self.made, piece) {
                 Filled::All => break,
                 Filled::Later => return None,
                 Filled::More => {}
@@ -194,29 +236,34 @@ impl Open {
     /// Opens a file. The position of a reader is set here.
     ///
     /// # Errors
-    /// `EACCES` for an open for writing of a file that can be mapped, `ENODEV` if the instance or event is gone, `EBUSY` if
-    /// another reader has the pipe, and errors of emptying the file.
+    /// `EACCES` for an open for writing of a file that can be mapped, `ENODEV` if the instance or event is gone,
+    /// `EBUSY` if another reader has the pipe, and errors of emptying the file.
     pub(in crate::fs) fn new(
-        mirror: &mut Engine,
+        engine: &mut Engine,
         entry: &'static Entry,
         at: At,
         access: Access,
     ) -> Result<Self> {
         if let Some(truncates) = entry.truncates.filter(|_| access.write && access.truncate) {
-            truncates(mirror, at)?;
+            truncates(engine, at)?;
         }
-        // A writable mapping would change what other programs see. The kernel refuses the mapping, the mirror the open.
-        if matches!(entry.shows, Shows::Page(..)) && access.write {
+        // A writable mapping would change what other programs see. The kernel refuses the mapping, the mirror the
+        // open.
+        if matches!(entry.read_kind, ReadKind::Page(..)) && access.write {
             return Err(Errno::ACCESS);
         }
-        mirror.hold(at.instance)?;
-        let body = Body::new(mirror, entry, at, access).inspect_err(|_| mirror.release(at.instance))?;
+        engine.instances_mut().hold(at.instance)?;
+        let body = Body::new(engine, entry, at, access)
+            .inspect_err(|_| engine.instances_mut().release(at.instance))?;
         Ok(Self { at, entry, body })
     }
 
     /// Whether the file is a stream without positions.
     pub(in crate::fs) fn is_stream(&self) -> bool {
-        matches!(self.entry.shows, Shows::Pipe | Shows::RawPipe | Shows::RawSnapshot | Shows::UserEvents)
+        matches!(
+            self.entry.read_kind,
+            ReadKind::Pipe | ReadKind::RawPipe | ReadKind::RawSnapshot | ReadKind::UserEvents
+        )
     }
 
     /// Whether closing the file has no other effect.
@@ -226,8 +273,8 @@ impl Open {
     }
 
     /// The queue of marks that receives the writes, if they make marks.
-    pub(in crate::fs) fn marks(&self, mirror: &Engine) -> Option<(Arc<Marks>, Mark)> {
-        mirror.marks(self.at.instance).zip(self.entry.marks)
+    pub(in crate::fs) fn marks(&self, engine: &Engine) -> Option<(Arc<Marks>, Mark)> {
+        engine.marks(self.at.instance).zip(self.entry.marks)
     }
 
     /// The number of the file's table of user events, if it has one.
@@ -239,9 +286,9 @@ impl Open {
     }
 
     /// The page that a mapping shows, if the file can be mapped.
-    pub(in crate::fs) fn page(&self, mirror: &Engine) -> Option<Vec<u8>> {
-        match self.entry.shows {
-            Shows::Page(_, make) => Some(make(mirror)),
+    pub(in crate::fs) fn page(&self, engine: &Engine) -> Option<Vec<u8>> {
+        match self.entry.read_kind {
+            ReadKind::Page(_, make) => Some(make(engine)),
             _ => None,
         }
     }
@@ -261,33 +308,38 @@ impl Open {
 
     /// Stores the text of the kernel's file for the next read.
     pub(in crate::fs) fn put_text(&mut self, text: std::result::Result<Option<String>, Error>) {
-        if let (Shows::Kernel(make), Body::Kernel { made, fresh }) = (self.entry.shows, &mut self.body) {
+        if let (ReadKind::Kernel(make), Body::Kernel { made, fresh }) = (self.entry.read_kind, &mut self.body)
+        {
             *made = Some(make(text));
             *fresh += 1;
         }
     }
 
-    /// Reads from the file; `None` if the read needs more time.
+    /// Reads from the file.
     ///
     /// # Errors
     /// `EINVAL` if the file cannot be read, and errors of making the text.
-    pub(in crate::fs) fn read(
-        &mut self,
-        mirror: &mut Engine,
-        offset: u64,
-        size: usize,
-    ) -> Result<Option<Outcome>> {
-        let data = |data| Ok(Some(Outcome::Data(data)));
-        let waits = |found: Option<Vec<u8>>| Ok(Some(found.map_or(Outcome::Wait, Outcome::Data)));
-        match (&mut self.body, self.entry.shows) {
-            (Body::Trace(text), _) => Ok(text.read(mirror, offset, size).map(Outcome::Data)),
-            (Body::Pipe(pipe), _) => waits(pipe.read(mirror, size)),
-            (Body::Raw(pages), _) => waits(pages.read(mirror, size)),
-            (Body::Kernel { made, fresh }, Shows::Kernel(make)) => {
+    pub(in crate::fs) fn read(&mut self, engine: &mut Engine, offset: u64, size: usize) -> Result<Outcome> {
+        let data = |data| Ok(Outcome::Data(data));
+        let waits = |found: Option<Vec<u8>>| Ok(found.map_or(Outcome::Wait, Outcome::Data));
+        match (&mut self.body, self.entry.read_kind) {
+            (Body::Trace(text), _) => {
+                let context = LineContext::of(engine, self.at.instance).ok_or(Errno::NODEV)?;
+                let mut begun = None;
+                loop {
+                    match text.read(&context, offset, size, begun) {
+                        Ok(found) => return data(found),
+                        Err(cursor) => begun = Some(cursor),
+                    }
+                }
+            }
+            (Body::Pipe(pipe), _) => waits(pipe.read(engine, size)),
+            (Body::Raw(pages), _) => waits(pages.read(engine, size)),
+            (Body::Kernel { made, fresh }, ReadKind::Kernel(make)) => {
                 let is_there = *fresh > 0 || (made.is_some() && offset > 0);
                 *fresh = fresh.saturating_sub(1);
                 if !is_there {
-                    *made = Some(make(mirror.facts.tracefs.read(self.entry.name)));
+                    *made = Some(make(engine.facts.tracefs.read(self.entry.name)));
                 }
                 match made {
                     Some(Ok(text)) => data(part(text, offset, size)),
@@ -295,76 +347,101 @@ impl Open {
                     None => data(Vec::new()),
                 }
             }
-            (Body::Seq(made), shows @ (Shows::Seq(_) | Shows::Page(..))) => {
+            (Body::Seq(made), read_kind @ (ReadKind::Seq(_) | ReadKind::Page(..))) => {
                 if made.is_none() || offset == 0 {
-                    *made = match shows {
-                        Shows::Seq(make) => Some(make(mirror, self.at)?),
-                        Shows::Page(make, _) => Some(make(mirror)?),
+                    *made = match read_kind {
+                        ReadKind::Seq(make) => Some(make(engine, self.at)?),
+                        ReadKind::Page(make, _) => Some(make(engine)?),
                         _ => None,
                     };
                 }
                 data(part(made.as_deref().unwrap_or_default(), offset, size))
             }
-            (Body::Hist(counted), Shows::Hist(make)) => {
+            (Body::Hist(counted), ReadKind::Hist(make)) => {
                 if counted.made.is_none() || offset == 0 {
-                    // The counts come first, so that hits during the read count as news.
-                    counted.read = mirror.hist_seen(self.at.instance, counted.event, false);
+                    // The counts are taken first, so that hits during the read count as news.
+                    counted.read = histograms::hits_seen(engine, self.at.instance, counted.event, false);
                     counted.asked.clone_from(&counted.read);
-                    counted.made = Some(make(mirror, self.at)?);
+                    counted.made = Some(make(engine, self.at)?);
                 }
                 data(part(counted.made.as_deref().unwrap_or_default(), offset, size))
             }
-            (_, Shows::Text(make)) => data(part(&make(mirror, self.at)?, offset, size)),
-            (_, Shows::Once(make)) if offset == 0 => data(part(&make(mirror, self.at)?, 0, size)),
-            (_, Shows::Once(_)) => data(Vec::new()),
+            (_, ReadKind::Text(make)) => data(part(&make(engine, self.at)?, offset, size)),
+            (_, ReadKind::Once(make)) if offset == 0 => data(part(&make(engine, self.at)?, 0, size)),
+            (_, ReadKind::Once(_)) => data(Vec::new()),
             _ => Err(Errno::INVAL),
         }
     }
 
+    /// Whether a read makes text of records, which another thread can do ([`Open::read_text`]).
+    pub(in crate::fs) fn makes_text(&self) -> bool {
+        matches!(self.body, Body::Trace(_))
+    }
+
+    /// Reads text of records. If the read needs more time, returns its cursor, with which the caller calls again.
+    ///
+    /// # Errors
+    /// The cursor.
+    pub(in crate::fs) fn read_text(
+        &mut self,
+        context: &LineContext,
+        offset: u64,
+        size: usize,
+        begun: Option<Box<Cursor>>,
+    ) -> std::result::Result<Vec<u8>, Box<Cursor>> {
+        match &mut self.body {
+            Body::Trace(text) => text.read(context, offset, size, begun),
+            _ => Ok(Vec::new()),
+        }
+    }
+
     /// The functions behind writes that name user files, if writes do.
-    pub(in crate::fs) fn names(&self) -> Option<Names> {
+    pub(in crate::fs) fn names(&self) -> Option<FileNames> {
         self.entry.names
     }
 
     /// Writes to the file and returns how many bytes were taken. `files` are the opened files that the data names
-    /// ([`Names::wanted`]).
+    /// ([`FileNames::wanted`]).
     ///
     /// # Errors
     /// `EINVAL` if the file cannot be written, and errors of the command.
     pub(in crate::fs) fn write(
         &mut self,
-        mirror: &mut Engine,
+        engine: &mut Engine,
         data: &[u8],
-        who: u32,
+        client: Client,
         files: &Files,
     ) -> Result<usize> {
+        let Client { thread, uid } = client;
         if let Body::User { number, writer } = &mut self.body {
-            return mirror.user_write(*number, data, Writer::again(who, writer));
+            return Ok(engine.user_write(*number, data, Writer::again(thread, writer))?);
         }
         if let Some(names) = self.entry.names {
-            return (names.takes)(mirror, At { who, ..self.at }, data, files);
+            return (names.write)(engine, At { thread, uid, ..self.at }, data, files);
         }
-        let takes = self.entry.takes.ok_or(Errno::INVAL)?;
-        takes(mirror, At { who, ..self.at }, data)
+        let write = self.entry.write.ok_or(Errno::INVAL)?;
+        write(engine, At { thread, uid, ..self.at }, data)
     }
 
     /// Returns the readiness for poll(2); `waits` if the caller sleeps until the file is ready.
-    pub(in crate::fs) fn poll(&mut self, mirror: &mut Engine, waits: bool) -> Ready {
+    pub(in crate::fs) fn poll(&mut self, engine: &mut Engine, waits: bool) -> Ready {
         let at = self.at;
         let Body::Hist(counted) = &mut self.body else {
-            return Ready { input: self.is_ready(mirror), news: false };
+            return Ready { input: self.is_ready(engine), news: false };
         };
-        let now = mirror.hist_seen(at.instance, counted.event, waits);
+        let now = histograms::hits_seen(engine, at.instance, counted.event, waits);
         let ready = Ready { input: counted.read != now, news: counted.asked != now };
         counted.asked = now;
         ready
     }
 
     /// Whether a thread that polls the file must be woken now.
-    pub(in crate::fs) fn is_awaited(&self, mirror: &mut Engine) -> bool {
+    pub(in crate::fs) fn is_awaited(&self, engine: &mut Engine) -> bool {
         match &self.body {
-            Body::Hist(counted) => counted.asked != mirror.hist_seen(self.at.instance, counted.event, true),
-            _ => self.is_ready(mirror),
+            Body::Hist(counted) => {
+                counted.asked != histograms::hits_seen(engine, self.at.instance, counted.event, true)
+            }
+            _ => self.is_ready(engine),
         }
     }
 
@@ -379,30 +456,31 @@ impl Open {
     }
 
     /// Whether a read returns at once.
-    fn is_ready(&self, mirror: &mut Engine) -> bool {
+    fn is_ready(&self, engine: &mut Engine) -> bool {
         match &self.body {
             // Under the option `block`, a pipe is always ready.
             Body::Pipe(pipe) => {
-                let blocks = mirror.get(self.at.instance).is_some_and(|state| state.options.is("block"));
-                blocks || pipe.is_ready(mirror)
+                let blocks =
+                    engine.instances().get(self.at.instance).is_some_and(|state| state.options.is("block"));
+                blocks || pipe.is_ready(engine)
             }
-            Body::Raw(pages) => pages.is_ready(mirror),
+            Body::Raw(pages) => pages.is_ready(engine),
             _ => true,
         }
     }
 
     /// Closes the file.
-    pub(in crate::fs) fn close(self, mirror: &mut Engine) {
+    pub(in crate::fs) fn close(self, engine: &mut Engine) {
         match self.body {
-            Body::Trace(text) if text.paused => mirror.pause(self.at.instance, false),
-            Body::Pipe(_) => mirror.give_pipe(self.at.instance, self.at.cpu()),
-            Body::User { number, .. } => mirror.user_close(number),
+            Body::Trace(text) if text.paused => engine.pause(self.at.instance, false),
+            Body::Pipe(_) => engine.instances_mut().give_pipe(self.at.instance, self.at.cpu()),
+            Body::User { number, .. } => engine.user_close(number),
             _ => {}
         }
         if let Some(closes) = self.entry.closes {
-            closes(mirror, self.at);
+            closes(engine, self.at);
         }
-        mirror.release(self.at.instance);
+        engine.instances_mut().release(self.at.instance);
     }
 }
 

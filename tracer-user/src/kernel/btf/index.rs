@@ -9,10 +9,17 @@ pub(super) const MAGIC: u16 = 0xeb9f;
 /// Size in bytes of `struct btf_type`.
 pub(super) const TYPE_SIZE: usize = 12;
 
+/// What the names of handlers of events begin with; the class of events follows.
+pub(super) const HANDLER: &str = "trace_event_raw_event_";
+/// `BTF_KIND_FUNC`
+const FUNC: u32 = 12;
+
 /// The hash of each type's name, indexed by the type's id; 0 for unnamed types.
 #[derive(Debug)]
 pub(super) struct Index {
     hashes: Vec<u32>,
+    /// Ids of the functions whose names begin with [`HANDLER`].
+    handlers: Vec<u32>,
 }
 
 impl Index {
@@ -27,15 +34,25 @@ impl Index {
         let types_end = types + word(12)? as usize;
         let strings = header + word(16)? as usize;
         let mut hashes = Vec::with_capacity((types_end - types).min(bytes.len()) / 24);
+        let mut handlers = Vec::new();
         // Type 0 is void.
         hashes.push(0);
         let mut at = types;
         while at < types_end {
             let name = word(at)? as usize;
+            let info = word(at + 4)?;
+            if info >> 24 & 0x1f == FUNC && bytes.get(strings + name..)?.starts_with(HANDLER.as_bytes()) {
+                handlers.push(hashes.len() as u32);
+            }
             hashes.push(if name == 0 { 0 } else { hash(bytes.get(strings + name..)?) });
-            at += TYPE_SIZE + tail(word(at + 4)?)?;
+            at += TYPE_SIZE + tail(info)?;
         }
-        Some(Self { hashes })
+        Some(Self { hashes, handlers })
+    }
+
+    /// Ids of the functions that are handlers of events.
+    pub(super) fn handlers(&self) -> &[u32] {
+        &self.handlers
     }
 
     /// Ids of the types that may have this name, in ascending order; an empty name selects the unnamed types.
@@ -56,7 +73,7 @@ fn hash(name: &[u8]) -> u32 {
 pub(super) fn tail(info: u32) -> Option<usize> {
     let count = (info & 0xffff) as usize;
     Some(match info >> 24 & 0x1f {
-        // INT, VAR, DECL_TAG carry one word.
+        // INT, VAR, DECL_TAG: one word.
         1 | 14 | 17 => 4,
         // ARRAY
         3 => 12,

@@ -9,6 +9,7 @@
 #[cfg(test)]
 pub(crate) mod build;
 mod enums;
+mod event_class;
 mod index;
 mod module;
 mod prototype;
@@ -24,6 +25,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use btf_rs::{Backend, BtfType, Type};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
+pub use self::event_class::RecordField;
 pub use self::prototype::{Param, Prototype};
 pub use self::shape::{BitMember, Class, Shape, Signature};
 use self::{enums::Enumerators, index::Index};

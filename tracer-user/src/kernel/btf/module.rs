@@ -51,7 +51,7 @@ mod tests {
     use super::super::build::Build;
 
     #[test]
-    fn a_modules_types_stand_behind_the_kernels() {
+    fn a_modules_types_continue_the_kernels() {
         let mut build = Build::new();
         let int = build.int("int", 4, true);
         let outer = build.aggregate("outer", 8, &[("a", int, 0), ("b", int, 32)]);

@@ -132,7 +132,7 @@ impl Btf {
         Ok(if name.is_empty() { format!("{tag} {{...}}") } else { format!("{tag} {name}") })
     }
 
-    fn params(&self, proto: &btf_rs::FuncProto) -> Result<Vec<Param>, Error> {
+    pub(super) fn params(&self, proto: &btf_rs::FuncProto) -> Result<Vec<Param>, Error> {
         let mut params = Vec::with_capacity(proto.parameters.len());
         for param in proto.parameters.iter().filter(|param| !param.is_variadic()) {
             let id = param.get_type_id().unwrap_or(0);

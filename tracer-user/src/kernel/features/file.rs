@@ -34,7 +34,7 @@ fn facts(tracefs: &Result<Tracefs, crate::kernel::Error>) -> Vec<Feature> {
     };
     let place = tracefs.as_ref().ok().map(|tracefs| match tracefs.place() {
         Place::Mounted(path) | Place::Frozen(path) => path.display().to_string(),
-        Place::Detached => "not mounted; a mount of our own that nobody sees serves".to_owned(),
+        Place::Detached => "not mounted; a detached mount is used".to_owned(),
     });
     let answer = match tracefs {
         Ok(_) => Answer::Yes,
@@ -69,7 +69,7 @@ fn facts(tracefs: &Result<Tracefs, crate::kernel::Error>) -> Vec<Feature> {
 }
 
 fn kernel_config(answer: Answer) -> Feature {
-    feature(Group::Facts, "kernel_config", "telling what is not built", "CONFIG_IKCONFIG_PROC", answer)
+    feature(Group::Facts, "kernel_config", "listing what is not built", "CONFIG_IKCONFIG_PROC", answer)
 }
 
 const DEVICES: [(&str, &str, &str, &str, &str); 4] = [
@@ -108,7 +108,7 @@ impl Own {
         match config {
             Some(config) if config.has(self.config) => Answer::Yes,
             Some(_) => Answer::no(format!("not built ({})", self.setting)),
-            None => Answer::unknown("the kernel's configuration is not to be had"),
+            None => Answer::unknown("the kernel's configuration is not available"),
         }
     }
 }

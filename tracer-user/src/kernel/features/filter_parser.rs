@@ -1,8 +1,8 @@
-//! Tests which filters the kernel's own parser of event filters accepts: neither types nor versions reveal it.
+//! Tests which filters the kernel's own parser of event filters accepts. Types and versions do not reveal it.
 //!
 //! The filter is set on a private perf event (`PERF_EVENT_IOC_SET_FILTER`), which uses the same parser as a `filter`
-//! file. This takes some milliseconds, because the first perf event of a tracepoint patches the kernel's text: use it
-//! only if the answer matters.
+//! file. The test takes some milliseconds, because the first perf event of a tracepoint patches the kernel's text.
+//! Use it only if the answer matters.
 
 use std::ffi::CString;
 use std::os::fd::AsFd as _;
@@ -14,14 +14,13 @@ use crate::sys::{Errno, perf};
 const EVENTS: [(&str, &str); 3] =
     [("sched", "sched_process_exit"), ("task", "task_rename"), ("sched", "sched_switch")];
 
-/// Whether the parser accepts a filter. The filter should be one that the parser can refuse only for lack of the
-/// feature in question.
-pub fn takes(tracefs: &Tracefs, filter: &str) -> Answer {
+/// Whether the parser accepts a filter. The filter should be valid except for the feature in question.
+pub fn accepts_filter(tracefs: &Tracefs, filter: &str) -> Answer {
     if let Place::Frozen(_) = tracefs.place() {
         return Answer::unknown("frozen facts have no parser");
     }
     let id = EVENTS.iter().find_map(|(system, name)| tracefs.id(system, name).ok().flatten());
-    let Some(id) = id else { return Answer::unknown("no event to ask with") };
+    let Some(id) = id else { return Answer::unknown("no event for the test") };
     let Ok(text) = CString::new(filter) else { return Answer::no("a filter ends at its first NUL") };
     let event = match perf::open_tracepoint(id) {
         Ok(event) => event,
@@ -39,8 +38,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_asked_is_not_known() {
+    fn without_a_perf_event_the_answer_is_unknown() {
         let nowhere = Tracefs::frozen(".").unwrap();
-        assert_eq!(takes(&nowhere, "CPU == 0"), Answer::unknown("frozen facts have no parser"));
+        assert_eq!(accepts_filter(&nowhere, "CPU == 0"), Answer::unknown("frozen facts have no parser"));
     }
 }

@@ -10,7 +10,7 @@ use super::feature::{Feature, Group, feature};
 use crate::kernel::Answer;
 use crate::sys::{Errno, mount, process::seccomp};
 
-/// The facts that decide whether the kernel refuses, read once.
+/// The facts that explain the kernel's refusals, read once.
 pub(super) struct Privileges {
     effective: Option<CapabilitySet>,
     /// Whether this is the initial user namespace, as far as its uid map shows.
@@ -142,7 +142,7 @@ pub(super) fn features(privileges: &Privileges) -> Vec<Feature> {
         Group::Privileges,
         "seccomp_filter",
         "filters of system calls in the daemon, record, hist and list",
-        "3.5 (CONFIG_SECCOMP_FILTER); asked by 4.14 and later",
+        "3.5 (CONFIG_SECCOMP_FILTER); the query needs 4.14",
         match seccomp::probe() {
             Ok(()) => Answer::Yes,
             Err(Errno::OPNOTSUPP) => Answer::no("the kernel has no filters that answer with an error"),
@@ -178,7 +178,13 @@ fn lockdown(answer: Answer) -> Feature {
 }
 
 fn security_modules(answer: Answer) -> Feature {
-    feature(Group::Privileges, "security_modules", "naming who refuses", "securityfs, 4.11", answer)
+    feature(
+        Group::Privileges,
+        "security_modules",
+        "naming the security module that refuses",
+        "securityfs, 4.11",
+        answer,
+    )
 }
 
 type Capability = (&'static str, CapabilitySet, &'static str, &'static str);

@@ -28,17 +28,34 @@ fn calling(helper: u8) -> [u8; 24] {
     program
 }
 
+/// Exchanges a word on the stack if it has the expected value.
+fn compare_and_exchange() -> Vec<u8> {
+    // r0 = 0; *(u64 *)(r10 - 8) = 0; r1 = 0; r0 = cmpxchg_64(r10 - 8, r0, r1)
+    let insns = [(0xb7, 0x00, 0, 0), (0x7a, 0x0a, -8, 0), (0xb7, 0x01, 0, 0), (0xdb, 0x1a, -8, 0xf1)];
+    insns
+        .into_iter()
+        .flat_map(|(op, registers, offset, value)| encode(op, registers, offset, value))
+        .chain(RETURN_0)
+        .collect()
+}
+
+/// An instruction; the source register is in the high half of `registers`.
+fn encode(op: u8, registers: u8, offset: i16, value: i32) -> [u8; 8] {
+    let registers = if cfg!(target_endian = "little") { registers } else { registers.rotate_left(4) };
+    let ([low, high], [a, b, c, d]) = (offset.to_ne_bytes(), value.to_ne_bytes());
+    [op, registers, low, high, a, b, c, d]
+}
+
 /// Reads eight bytes at address 0 with a `bpf_probe_read_*` helper, which may fault without harm.
 fn reading(helper: u8) -> Vec<u8> {
     // r1 = r10; r1 += -8; r2 = 8; r3 = 0; call
     let insns =
         [(0xbf, 0xa1, 0), (0x07, 0x01, -8), (0xb7, 0x02, 8), (0xb7, 0x03, 0), (0x85, 0, i32::from(helper))];
-    let insns = insns.into_iter().flat_map(|(op, registers, value): (u8, u8, i32)| {
-        let registers = if cfg!(target_endian = "little") { registers } else { registers.rotate_left(4) };
-        let [a, b, c, d] = value.to_ne_bytes();
-        [op, registers, 0, 0, a, b, c, d]
-    });
-    insns.chain(RETURN_0).collect()
+    insns
+        .into_iter()
+        .flat_map(|(op, registers, value)| encode(op, registers, 0, value))
+        .chain(RETURN_0)
+        .collect()
 }
 
 pub(super) fn features(privileges: &Privileges) -> Vec<Feature> {
@@ -67,10 +84,10 @@ pub(super) fn features(privileges: &Privileges) -> Vec<Feature> {
         map(&MapSpec { flags: flag::MMAPABLE, ..array }),
     );
     let ring = MapSpec { kind: MapKind::RingBuf, key_size: 0, value_size: 0, max_entries: 4096, ..array };
-    push("ring_buffer", "records to user space", "5.8 (457f44363a88)", map(&ring));
+    push("ring_buffer", "waking the reader", "5.8 (457f44363a88)", map(&ring));
     push(
         "map_of_maps",
-        "one ring buffer a CPU",
+        "one ring a CPU",
         "4.12 (56f668dfe00d)",
         match Map::create(&ring) {
             Ok(inner) => map(&MapSpec {
@@ -81,6 +98,13 @@ pub(super) fn features(privileges: &Privileges) -> Vec<Feature> {
             }),
             Err(_) => Answer::unknown("no ring buffer to put inside"),
         },
+    );
+
+    push(
+        "atomic_operations",
+        "records to user space",
+        "5.12 (5ffa25502b5a); arm64 5.18",
+        loads(ProgKind::Tracepoint, 0, 0, &compare_and_exchange(), privileges),
     );
 
     let kinds = [
@@ -98,13 +122,13 @@ pub(super) fn features(privileges: &Privileges) -> Vec<Feature> {
         (
             "read_kernel_memory",
             bpf_func_id::BPF_FUNC_probe_read_kernel as u8,
-            "what pointers of events point to",
+            "memory at pointers in events",
             "5.5 (6ae08ae3dea2); lockdown forbids it",
         ),
         (
             "read_user_memory",
             bpf_func_id::BPF_FUNC_probe_read_user as u8,
-            "strings that system calls are given",
+            "string arguments of system calls",
             "5.5 (6ae08ae3dea2)",
         ),
     ];
@@ -236,9 +260,9 @@ fn multi(attach_type: u32, privileges: &Privileges) -> Answer {
 fn refusal(error: Errno, privileges: &Privileges) -> Answer {
     match error {
         Errno::NOSYS => Answer::no("bpf(2) is not built (CONFIG_BPF_SYSCALL)"),
-        Errno::INVAL => Answer::no("this kernel does not know it"),
+        Errno::INVAL => Answer::no("this kernel lacks it"),
         Errno::PERM | Errno::ACCESS => Answer::no(privileges.refused()),
-        // EBADF, EMFILE, ENOMEM and the like carry no information about the feature.
+        // EBADF, EMFILE, ENOMEM and the like give no information about the feature.
         other => Answer::unknown(other.to_string()),
     }
 }

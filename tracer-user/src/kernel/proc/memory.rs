@@ -9,7 +9,8 @@ pub fn available() -> Option<u64> {
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let group = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
     let left = Path::new("/sys/fs/cgroup").join(group);
-    let limits = left.ancestors().take_while(|dir| dir.starts_with("/sys/fs/cgroup")).filter_map(left_in);
+    let limits =
+        left.ancestors().take_while(|dir| dir.starts_with("/sys/fs/cgroup")).filter_map(available_in);
     Some(limits.fold(machine, u64::min))
 }
 
@@ -20,7 +21,7 @@ fn mem_available(meminfo: &str) -> Option<u64> {
 }
 
 /// The memory that a control group's limit leaves; None without a limit.
-fn left_in(group: &Path) -> Option<u64> {
+fn available_in(group: &Path) -> Option<u64> {
     let number = |file: &str| std::fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
     Some(number("memory.max")?.saturating_sub(number("memory.current")?))
 }
@@ -46,11 +47,11 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("tracer-memory-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let set = |max: &str| std::fs::write(dir.join("memory.max"), max).unwrap();
-        assert_eq!(left_in(&dir), None);
+        assert_eq!(available_in(&dir), None);
         std::fs::write(dir.join("memory.current"), "100\n").unwrap();
         for (max, left) in [("max\n", None), ("400\n", Some(300)), ("10\n", Some(0))] {
             set(max);
-            assert_eq!(left_in(&dir), left, "{max}");
+            assert_eq!(available_in(&dir), left, "{max}");
         }
         std::fs::remove_dir_all(&dir).unwrap();
     }

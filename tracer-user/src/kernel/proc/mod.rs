@@ -2,6 +2,7 @@
 
 pub mod memory;
 pub mod mounts;
+pub mod syscall;
 mod thread;
 
 pub use thread::ThreadStatus;

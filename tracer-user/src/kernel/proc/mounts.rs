@@ -12,7 +12,7 @@ pub struct Mount {
     pub id: u64,
     /// The directory of its file system that is mounted: `/` for the whole file system.
     pub root: PathBuf,
-    /// Where it is mounted.
+    /// The path where it is mounted.
     pub at: PathBuf,
     /// The type of its file system, without a subtype.
     pub fs_type: String,
@@ -21,8 +21,8 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// The mounts in this process's mount namespace, in the kernel's order. A line that the kernel would not write is
-    /// left out: users name what they mount, and no name may hide the other mounts.
+    /// The mounts in this process's mount namespace, in the kernel's order. Malformed lines are skipped: users choose
+    /// names in this file, and no name may hide other mounts.
     ///
     /// # Errors
     /// If the list cannot be read.
@@ -61,7 +61,7 @@ impl Mount {
     }
 }
 
-/// Undoes `mangle_path()`: a backslash and three octal digits stand for a byte.
+/// Undoes `mangle_path()`: a backslash and three octal digits encode a byte.
 fn unescape(text: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_taken_apart() {
+    fn lines_are_split_into_fields() {
         let line = br"64 63 0:40 / /tmp/a\040b\134c rw,relatime shared:1 master:2 - fuse.x trace\011fs rw";
         let mount = Mount::parse(line).unwrap();
         assert_eq!((mount.id, mount.root), (64, PathBuf::from("/")));

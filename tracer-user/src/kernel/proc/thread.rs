@@ -1,7 +1,7 @@
 //! Facts about a thread from `/proc/TID/status` (proc_pid_status(5)).
 //!
-//! A thread chooses its own name, and the kernel writes it into the file with only newlines and backslashes escaped. So
-//! the file is read as bytes: a name that is not UTF-8 must not hide the other lines.
+//! A thread chooses its own name, and the kernel writes it into the file with only newlines and backslashes escaped.
+//! The file is therefore read as bytes: a name that is not UTF-8 must not hide the other lines.
 
 use std::io;
 

@@ -26,7 +26,7 @@ pub(super) fn expanded(
     let mut words = made.unwrap_or(plain);
     count(words.len(), line, log, facts)?;
     let replaced = expand::dentries(&mut words, facts)
-        .map_err(|stop| Refusal::in_made_word(line, log, 2, 2, false, &stop))?;
+        .map_err(|stop| Refusal::in_expanded_word(line, log, 2, 2, false, &stop))?;
     if replaced && in_place {
         // The kernel writes into the words that its log shows.
         for word in &words {
@@ -50,7 +50,7 @@ pub(super) fn each(
         match checker.add(&word.text) {
             Ok(one) => checked.push(one),
             Err(stop) => {
-                return Err(Refusal::in_made_word(line, log, at + 2, word.origin, word.own, &stop));
+                return Err(Refusal::in_expanded_word(line, log, at + 2, word.origin, word.own, &stop));
             }
         }
     }
@@ -65,7 +65,7 @@ pub(super) fn count(count: usize, line: &Line<'_>, log: &Log, facts: &dyn Facts)
     let kind = if facts.language().has(Feature::ArgumentCountError) {
         ErrorKind::TooManyArguments
     } else {
-        ErrorKind::ArgumentsUntold
+        ErrorKind::ArgumentsUnlogged
     };
     let stop = Stop { errno: Errno::TOOBIG, ..Stop::invalid(kind, Span::empty(0)) };
     Err(Refusal::in_word(line, log, 2, &stop))

@@ -81,7 +81,7 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected>
         args: args.iter().map(|checked| checked.arg.clone()).collect(),
     };
     Ok(Read {
-        probe: Probe { event, at: At::Event, args, kept: Vec::new(), function: None, file: None },
+        probe: Probe { event, at: At::Event, args, saved_args: Vec::new(), function: None, file: None },
         log,
     })
 }

@@ -71,7 +71,7 @@ impl Refusal {
     }
 
     /// An error without an entry in the log.
-    pub(super) fn untold(errno: Errno, line: &Line<'_>, kind: ErrorKind) -> Self {
+    pub(super) fn unlogged(errno: Errno, line: &Line<'_>, kind: ErrorKind) -> Self {
         let refusal = Self::new(errno, line, &Log::default());
         let span = Span::new(0, line.text().len());
         refusal.with(Finding { kind, word: 0, offset: 0, astray: false, span })
@@ -84,12 +84,12 @@ impl Refusal {
 
     /// The faults in a word of the line.
     pub(super) fn in_word(line: &Line<'_>, log: &Log, word: usize, stop: &Stop) -> Self {
-        Self::in_made_word(line, log, word, word, true, stop)
+        Self::in_expanded_word(line, log, word, word, true, stop)
     }
 
     /// The faults in a word created from word `origin` of the line. `word` is its new number. `own` marks a word that
     /// still has the original text.
-    pub(super) fn in_made_word(
+    pub(super) fn in_expanded_word(
         line: &Line<'_>,
         log: &Log,
         word: usize,
@@ -144,12 +144,12 @@ impl Refusal {
 
     /// The entries in `error_log`, each without its leading timestamp `[    1.234567] `.
     pub fn log_entries(&self) -> Vec<Vec<u8>> {
-        let told = self.0.findings.iter().filter_map(|finding| {
+        let logged = self.0.findings.iter().filter_map(|finding| {
             let mark = caret::mark("  Command: ".len() + self.0.log.column(finding.word, finding.offset));
             let head = format!("{}: error: {}\n  Command: ", self.0.log.parser, finding.kind.wording()?);
             Some([head.as_bytes(), &self.0.log.words.join(&b' '), format!("\n{mark}\n").as_bytes()].concat())
         });
-        self.0.filter.iter().map(FilterError::log_entry).chain(told).collect()
+        self.0.filter.iter().map(FilterError::log_entry).chain(logged).collect()
     }
 }
 

@@ -12,9 +12,9 @@ use super::words::Line;
 use crate::event::dynamic::{latin1, raw};
 
 /// Maximum size in bytes of the expansion of `$arg`: `MAX_BTF_ARGS_LEN`.
-const ARGS_ROOM: usize = 128;
+const ARGS_SIZE: usize = 128;
 /// Maximum size in bytes of the expansion of `%pd`: `MAX_DENTRY_ARGS_LEN`.
-const DENTRY_ROOM: usize = 256;
+const DENTRY_SIZE: usize = 256;
 
 /// A word of an argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub(super) fn arguments(words: &[Word], checker: &mut Checker<'_>) -> Result<Opt
             continue;
         };
         for text in texts {
-            if text.len() >= ARGS_ROOM - used {
+            if text.len() >= ARGS_SIZE - used {
                 return refused(Errno::TOOBIG, ErrorKind::ArgsTooLong);
             }
             used += text.len() + 1;
@@ -121,7 +121,7 @@ pub(super) fn dentries(words: &mut [Word], facts: &dyn Facts) -> Result<bool, St
             format!("{left}+0x0(+{name:#x}({of})):string")
         };
         let made = raw(&made);
-        if made.len() >= DENTRY_ROOM - used {
+        if made.len() >= DENTRY_SIZE - used {
             return Err(Stop::new(
                 Errno::NOMEM,
                 Fault::at(ErrorKind::DentryTooLong, Span::new(0, text.len())),

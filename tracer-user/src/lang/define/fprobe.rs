@@ -37,29 +37,29 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected>
         None => name::Names::default(),
     };
     let symbol = latin1(symbol);
-    let (at, function, target, group, made_up) = if tracepoint {
+    let (at, function, target, group, generated) = if tracepoint {
         // A module may add a missing tracepoint later. Until then the kernel treats the name as a function.
         let function = facts.tracepoint(&symbol).unwrap_or_else(|| symbol.clone());
         let digit = if symbol.starts_with(|c: char| c.is_ascii_digit()) { "_" } else { "" };
-        let made_up = format!("{digit}{symbol}");
-        (At::Tracepoint, function, Target::Tracepoint { name: symbol }, "tracepoints", made_up)
+        let generated = format!("{digit}{symbol}");
+        (At::Tracepoint, function, Target::Tracepoint { name: symbol }, "tracepoints", generated)
     } else {
         let at = if exit { At::FprobeExit } else { At::FprobeEntry };
-        let made_up = format!("{symbol}__{}", if exit { "exit" } else { "entry" });
-        (at, symbol.clone(), Target::Function { symbol, exit }, "fprobes", made_up)
+        let generated = format!("{symbol}__{}", if exit { "exit" } else { "entry" });
+        (at, symbol.clone(), Target::Function { symbol, exit }, "fprobes", generated)
     };
     let site = Site { at, function: Some(function.clone()), event: None };
     let mut checker = Checker::new(facts, site);
     let args = arguments::expanded(line, &mut log, &mut checker, facts)?;
     let event = Event {
         group: names.group.unwrap_or_else(|| group.to_owned()),
-        name: names.event.unwrap_or_else(|| name::made_up(&made_up)),
+        name: names.event.unwrap_or_else(|| name::generated(&generated)),
         target,
         maxactive,
         args: args.iter().map(|checked| checked.arg.clone()).collect(),
     };
-    let kept = checker.kept().to_vec();
-    Ok(Read { probe: Probe { event, at, args, kept, function: Some(function), file: None }, log })
+    let saved_args = checker.saved_args().to_vec();
+    Ok(Read { probe: Probe { event, at, args, saved_args, function: Some(function), file: None }, log })
 }
 
 /// Returns the symbol, and whether the probe is at a return: because of `%return`, or because an argument uses

@@ -47,7 +47,7 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected>
         None => name::Names::default(),
     };
     let letter = if exit { 'r' } else { 'p' };
-    let (function, made_up) = match &place {
+    let (function, generated) = match &place {
         Place::Symbol { name, offset } => (Some(name.clone()), format!("{letter}_{name}_{offset}")),
         Place::Address(address) => (None, format!("{letter}_0x{address:016x}")),
     };
@@ -56,13 +56,13 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected>
     let args = arguments::expanded(line, &mut log, &mut checker, facts)?;
     let event = Event {
         group: names.group.unwrap_or_else(|| "kprobes".to_owned()),
-        name: names.event.unwrap_or_else(|| name::made_up(&made_up)),
+        name: names.event.unwrap_or_else(|| name::generated(&generated)),
         target: Target::Kernel { place, exit },
         maxactive,
         args: args.iter().map(|checked| checked.arg.clone()).collect(),
     };
-    let kept = checker.kept().to_vec();
-    Ok(Read { probe: Probe { event, at, args, kept, function, file: None }, log })
+    let saved_args = checker.saved_args().to_vec();
+    Ok(Read { probe: Probe { event, at, args, saved_args, function, file: None }, log })
 }
 
 /// `[MODULE:]SYMBOL[+OFFSET][%return]`

@@ -7,8 +7,8 @@
 //! [`Set`] decides whether a probe can join the existing events, deletes probes and lists them. [`request`] also
 //! recognizes synthetic events (`s`) and user events (`u`), which [`super::synth`] and [`super::user`] parse.
 //!
-//! This layer is independent of attach points. `plan` starts from [`Probe::args`] (one program each), [`Probe::kept`]
-//! and [`Probe::event`], whose `format()` describes the event to the other layers.
+//! This layer is independent of attach points. `plan` starts from [`Probe::args`] (one program each),
+//! [`Probe::saved_args`] and [`Probe::event`], whose `format()` describes the event to the other layers.
 
 mod arguments;
 mod eprobe;
@@ -120,5 +120,5 @@ fn read(line: &Line<'_>, file: File, facts: &dyn Facts) -> Result<Read, Refusal>
             Err(Rejected::NotMine) => {}
         }
     }
-    Err(Refusal::untold(Errno::INVAL, line, ErrorKind::NoCommand))
+    Err(Refusal::unlogged(Errno::INVAL, line, ErrorKind::NoCommand))
 }

@@ -57,7 +57,7 @@ pub(super) fn read(word: &[u8], start: usize) -> Result<Names, Stop> {
 
 /// Adapts a generated name like the kernel: truncates it, and replaces characters that are valid only in symbols by
 /// `_`, except the first character.
-pub(super) fn made_up(name: &str) -> String {
+pub(super) fn generated(name: &str) -> String {
     let letters = name.chars().take(NAME_MAX - 1).enumerate();
     letters.map(|(at, c)| if at > 0 && matches!(c, ':' | '.' | '*') { '_' } else { c }).collect()
 }

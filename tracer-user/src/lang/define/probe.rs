@@ -1,4 +1,4 @@
-//! A probe that a definition creates, and what a parser makes of a line.
+//! A probe that a definition creates, and the result of a probe parser.
 
 use super::error::{Log, Refusal};
 use crate::{
@@ -19,7 +19,7 @@ pub struct Probe {
     /// The checked arguments, in the order of [`Event::args`].
     pub args: Vec<Checked>,
     /// Arguments of the function, counted from 0, that the probe saves at entry for use at return.
-    pub kept: Vec<u32>,
+    pub saved_args: Vec<u32>,
     /// The function whose types describe the arguments.
     pub function: Option<String>,
     /// The probed file.

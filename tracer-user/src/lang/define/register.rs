@@ -39,7 +39,7 @@ pub(super) fn register(probe: &mut Probe, facts: &dyn Facts) -> Result<(), Errno
             let (place, exit) = (place.clone(), *exit);
             match kprobe(probe, &place, facts) {
                 // A missing module may add the symbol later.
-                Err(Errno::NOENT) if may_come(&place, facts) => Ok(()),
+                Err(Errno::NOENT) if may_be_loaded_later(&place, facts) => Ok(()),
                 Ok(()) => {
                     if exit && probe.event.maxactive as i32 <= 0 {
                         probe.event.maxactive = MAXACTIVE_MIN.max(2 * facts.possible_cpus());
@@ -76,7 +76,7 @@ fn kprobe(probe: &mut Probe, place: &Place, facts: &dyn Facts) -> Result<(), Err
     Ok(())
 }
 
-fn may_come(place: &Place, facts: &dyn Facts) -> bool {
+fn may_be_loaded_later(place: &Place, facts: &dyn Facts) -> bool {
     match place {
         Place::Address(_) => true,
         Place::Symbol { name, .. } => {

@@ -123,12 +123,13 @@ impl Set {
     ///
     /// # Errors
     /// If the kernel would reject the line. Deletions before the error in the same line remain done.
+    #[cfg(any(test, feature = "internals"))]
     pub fn apply(&mut self, line: &Line<'_>, file: File, facts: &dyn Facts) -> Result<Change, Refusal> {
         let planned = self.plan(line, file, facts)?;
-        self.carry_out(planned, line, file)
+        self.apply_plan(planned, line, file)
     }
 
-    /// Checks a line and plans its effect. This can take long, because it asks the kernel about addresses and events.
+    /// Checks a line and plans its effect. This can take long, because it reads addresses and events from the kernel.
     ///
     /// # Errors
     /// If the kernel would reject the line.
@@ -138,7 +139,7 @@ impl Set {
             Request::Delete => Ok(Planned::Delete),
             Request::Probe => self.check(line, file, facts),
             Request::Synthetic | Request::User | Request::Unknown => {
-                Err(Refusal::untold(Errno::INVAL, line, ErrorKind::NoCommand))
+                Err(Refusal::unlogged(Errno::INVAL, line, ErrorKind::NoCommand))
             }
         }
     }
@@ -147,7 +148,7 @@ impl Set {
     ///
     /// # Errors
     /// If the kernel would reject the line. Deletions before the error in the same line remain done.
-    pub fn carry_out(&mut self, planned: Planned, line: &Line<'_>, file: File) -> Result<Change, Refusal> {
+    pub fn apply_plan(&mut self, planned: Planned, line: &Line<'_>, file: File) -> Result<Change, Refusal> {
         match planned {
             Planned::Nothing => Ok(Change::Nothing),
             Planned::Delete => self.delete(line, file),
@@ -205,7 +206,7 @@ impl Set {
             return existing(0, ErrorKind::EventExists);
         }
         if self.is_taken(&probe, facts) {
-            return Err(Refusal::untold(Errno::EXIST, line, ErrorKind::TracepointTaken));
+            return Err(Refusal::unlogged(Errno::EXIST, line, ErrorKind::TracepointTaken));
         }
         register::register(&mut probe, facts).map_err(|errno| not_registered(line, &log, errno))?;
         Ok(Planned::Add { probe: Box::new(probe), busy, new_event: !joins })
@@ -228,11 +229,11 @@ impl Set {
             }
             _ => false,
         });
-        if differs { Err(Refusal::untold(Errno::INVAL, line, ErrorKind::ReferenceDiffers)) } else { Ok(()) }
+        if differs { Err(Refusal::unlogged(Errno::INVAL, line, ErrorKind::ReferenceDiffers)) } else { Ok(()) }
     }
 
     fn delete(&mut self, line: &Line<'_>, file: File) -> Result<Change, Refusal> {
-        let refused = |errno, kind| Err(Refusal::untold(errno, line, kind));
+        let refused = |errno, kind| Err(Refusal::unlogged(errno, line, kind));
         let Some(Named { group, name }) = deletion(line) else {
             return refused(Errno::INVAL, ErrorKind::BadDeletion);
         };

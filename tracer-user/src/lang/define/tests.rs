@@ -65,8 +65,8 @@ fn outcome(set: &mut Set, input: &str, facts: &Fixed) -> String {
             for checked in &probe.args {
                 let _ = writeln!(text, "{}: {}", checked.arg.name, checked.program);
             }
-            if !probe.kept.is_empty() {
-                let _ = writeln!(text, "kept: {:?}", probe.kept);
+            if !probe.saved_args.is_empty() {
+                let _ = writeln!(text, "saved arguments: {:?}", probe.saved_args);
             }
             text
         }
@@ -104,14 +104,14 @@ fn every_error_has_a_case() {
     let cases = std::fs::read_to_string(CASES).unwrap();
     // This error needs a kernel without modules or with broken types.
     let unreachable = [ErrorKind::NoTracepoint];
-    for kind in ErrorKind::TOLD.iter().filter(|kind| !unreachable.contains(kind)) {
+    for kind in ErrorKind::LOGGED.iter().filter(|kind| !unreachable.contains(kind)) {
         let words = kind.wording().unwrap();
         assert!(cases.contains(&format!("error: {words}\n")), "no case with {words:?}");
     }
 }
 
 #[test]
-fn what_is_read_back_defines_the_same() {
+fn a_listed_event_defines_the_same_event() {
     let cases = std::fs::read_to_string(CASES).unwrap();
     let facts = Fixed { language: Language::full(), ..Fixed::small() };
     let mut count = 0;

@@ -6,7 +6,7 @@
 use rustix::io::Errno;
 
 use super::super::Span;
-use super::super::facts::{Facts, Feature, FileRequest, What};
+use super::super::facts::{Facts, Feature, FileQuery, FileRequest};
 use super::super::fetch::{At, Checker, ErrorKind, Fault, Site, Stop};
 use super::super::number::{self, NumberError};
 use super::error::{Log, Refusal};
@@ -39,7 +39,7 @@ pub(super) fn names(line: &Line<'_>) -> Option<FileRequest> {
         return None;
     }
     let word = line.word(1);
-    let what = symbol(word).map_or(What::Identity, What::Symbol);
+    let what = symbol(word).map_or(FileQuery::Identity, FileQuery::Symbol);
     Some(FileRequest { path: Span::new(0, path(word)?.colon).of(word).to_vec(), what })
 }
 
@@ -81,7 +81,7 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected>
         Some(b':') => name::read(head, 2).map_err(|stop| refuse(0, stop))?,
         _ => name::Names::default(),
     };
-    let made_up = || {
+    let generated = || {
         let base = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         let stem = base.split(|byte| matches!(byte, b'.' | b'-' | b'_')).next().unwrap_or_default();
         let name = format!("p_{}_0x{offset:x}", latin1(stem));
@@ -92,13 +92,13 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected>
     let args = arguments::each(&expand::plain(line, 2), line, &log, &mut checker)?;
     let event = Event {
         group: names.group.unwrap_or_else(|| "uprobes".to_owned()),
-        name: names.event.unwrap_or_else(made_up),
+        name: names.event.unwrap_or_else(generated),
         target: Target::File { path: path.to_vec(), offset, reference: place.reference, exit },
         maxactive: 0,
         args: args.iter().map(|checked| checked.arg.clone()).collect(),
     };
     let file = Some(file);
-    Ok(Read { probe: Probe { event, at, args, kept: Vec::new(), function: None, file }, log })
+    Ok(Read { probe: Probe { event, at, args, saved_args: Vec::new(), function: None, file }, log })
 }
 
 /// The location after the path.

@@ -28,12 +28,12 @@ pub struct FileRequest {
     /// Path of the file.
     pub path: Vec<u8>,
     /// The requested information.
-    pub what: What,
+    pub what: FileQuery,
 }
 
 /// Kinds of information about a file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum What {
+pub enum FileQuery {
     /// The identity of the file.
     Identity,
     /// The offset of a function.
@@ -58,16 +58,16 @@ impl Found {
     ///
     /// # Errors
     /// The errno of opening or reading the file.
-    pub fn look(wanted: &FileRequest) -> Result<Self, Errno> {
+    pub fn open(wanted: &FileRequest) -> Result<Self, Errno> {
         if wanted.path.len() >= PATH_MAX {
             return Err(Errno::NAMETOOLONG);
         }
         let mut found = Self { file: Arc::new(OpenedFile::open(&wanted.path)?), symbol: None, notes: None };
         match &wanted.what {
-            What::Symbol(symbol) if found.file.is_regular() => {
+            FileQuery::Symbol(symbol) if found.file.is_regular() => {
                 found.symbol = elf::symbol_offset(&ReadCache::new(found.file.content()?), symbol);
             }
-            What::Events => {
+            FileQuery::Events => {
                 let cache = ReadCache::new(found.file.content()?);
                 found.notes = Some(Notes::read(&cache).map(Arc::new));
             }
@@ -92,11 +92,11 @@ impl Files {
     }
 
     /// Runs `look` once for every distinct request.
-    pub fn of(wanted: Vec<FileRequest>, mut look: impl FnMut(&FileRequest) -> Result<Found, Errno>) -> Self {
+    pub fn of(wanted: Vec<FileRequest>, mut open: impl FnMut(&FileRequest) -> Result<Found, Errno>) -> Self {
         let mut found = BTreeMap::new();
         for one in wanted {
             if let Entry::Vacant(place) = found.entry(one) {
-                let looked = look(place.key());
+                let looked = open(place.key());
                 place.insert(looked);
             }
         }
@@ -110,7 +110,7 @@ impl Files {
     pub fn get(&self, wanted: &FileRequest) -> Result<Found, Errno> {
         match self.found.get(wanted) {
             Some(found) => found.clone(),
-            None if self.at_once => Found::look(wanted),
+            None if self.at_once => Found::open(wanted),
             None => Err(Errno::NOENT),
         }
     }
@@ -121,23 +121,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_looked_at_once() {
+    fn a_file_is_looked_up_once() {
         let program = std::env::current_exe().unwrap().into_os_string().into_encoded_bytes();
         let wanted = |what| FileRequest { path: program.clone(), what };
-        let main = wanted(What::Symbol("main".to_owned()));
+        let main = wanted(FileQuery::Symbol("main".to_owned()));
         let mut looks = 0;
         let files = Files::of(vec![main.clone(), main.clone()], |one| {
             looks += 1;
-            Found::look(one)
+            Found::open(one)
         });
         assert_eq!(looks, 1);
         assert!(files.get(&main).unwrap().symbol.is_some());
-        assert_eq!(files.get(&wanted(What::Identity)).unwrap_err(), Errno::NOENT);
+        assert_eq!(files.get(&wanted(FileQuery::Identity)).unwrap_err(), Errno::NOENT);
         let direct = Files::at_once();
-        assert_eq!(direct.get(&wanted(What::Identity)).unwrap().file, files.get(&main).unwrap().file);
-        let none = direct.get(&wanted(What::Symbol("no_such_function".to_owned()))).unwrap();
+        assert_eq!(direct.get(&wanted(FileQuery::Identity)).unwrap().file, files.get(&main).unwrap().file);
+        let none = direct.get(&wanted(FileQuery::Symbol("no_such_function".to_owned()))).unwrap();
         assert_eq!(none.symbol, None);
-        let long = FileRequest { path: vec![b'/'; PATH_MAX], what: What::Identity };
+        let long = FileRequest { path: vec![b'/'; PATH_MAX], what: FileQuery::Identity };
         assert_eq!(direct.get(&long).unwrap_err(), Errno::NAMETOOLONG);
     }
 }

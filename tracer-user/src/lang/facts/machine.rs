@@ -1,7 +1,7 @@
 //! Facts of the running kernel from kallsyms, BTF, tracefs and the file system, each read on first use.
 //!
 //! Some facts are visible only in the kernel's text: whether an address is inside an instruction, and which functions
-//! must not be probed if the kernel's lists are unreadable. A caller can supply a check that asks the kernel
+//! must not be probed if the kernel's lists are unreadable. A caller can supply a check by the kernel
 //! ([`Machine::with_probe_check`]). Without it, such errors appear when the probe is attached.
 
 use std::collections::HashSet;
@@ -13,7 +13,7 @@ use object::ReadCache;
 use rustix::io::Errno;
 
 use super::types::Types;
-use super::{Arch, Facts, FileFact, FileRequest, Files, Found, Language, Spot, What, elf};
+use super::{Arch, Facts, FileFact, FileQuery, FileRequest, Files, Found, Language, Spot, elf};
 use crate::event::{Format, Glob};
 use crate::kernel::btf::{BitMember, Shape, Signature};
 use crate::kernel::opened::OpenedFile;
@@ -35,13 +35,16 @@ pub struct Machine<'a> {
     filter: FilterCheck,
     cpus: u32,
     symbols: OnceLock<Option<Symbols>>,
-    given: Option<&'a Symbols>,
+    given: Option<GivenSymbols<'a>>,
     sites: Arc<OnceLock<Option<Sites>>>,
     events: Option<EventCheck>,
     made: Option<MadeEvents>,
     probes: Option<ProbeCheck>,
     files: Option<&'a Files>,
 }
+
+/// Supplies symbols on first use; `None` if their addresses are withheld.
+pub(super) type GivenSymbols<'a> = Box<dyn Fn() -> Option<&'a Symbols> + Send + Sync + 'a>;
 
 /// Whether an event of this system and name exists.
 pub type EventCheck = Box<dyn Fn(&str, &str) -> bool + Send + Sync>;
@@ -101,10 +104,11 @@ impl<'a> Machine<'a> {
         self
     }
 
-    /// Uses symbols that the caller has already read.
+    /// Uses the symbols of the caller, who reads them on first use: that takes some 60 ms, and most lines that name
+    /// files need none.
     #[must_use]
-    pub fn with_symbols(mut self, symbols: Option<&'a Symbols>) -> Self {
-        self.given = symbols;
+    pub fn with_symbols(mut self, symbols: GivenSymbols<'a>) -> Self {
+        self.given = Some(symbols);
         self
     }
 
@@ -136,7 +140,7 @@ impl<'a> Machine<'a> {
         self
     }
 
-    /// Adds a check that asks the kernel.
+    /// Adds a check by the kernel.
     #[must_use]
     pub fn with_probe_check(mut self, probes: ProbeCheck) -> Self {
         self.probes = Some(probes);
@@ -144,8 +148,9 @@ impl<'a> Machine<'a> {
     }
 
     fn symbols(&self) -> Option<&Symbols> {
-        if let Some(given) = self.given {
-            return Some(given);
+        // The caller has tried to read them. Another attempt would fail in the same way, for each line anew.
+        if let Some(given) = &self.given {
+            return given();
         }
         self.symbols.get_or_init(|| Symbols::running().ok()).as_ref()
     }
@@ -315,11 +320,11 @@ impl Facts for Machine<'_> {
     }
 
     fn file(&self, path: &[u8], symbol: Option<&str>) -> Result<FileFact, Errno> {
-        let what = symbol.map_or(What::Identity, |symbol| What::Symbol(symbol.to_owned()));
+        let what = symbol.map_or(FileQuery::Identity, |symbol| FileQuery::Symbol(symbol.to_owned()));
         let wanted = FileRequest { path: path.to_vec(), what };
         let Found { file, symbol, .. } = match self.files {
             Some(files) => files.get(&wanted)?,
-            None => Found::look(&wanted)?,
+            None => Found::open(&wanted)?,
         };
         let identity = file.identity();
         Ok(FileFact {

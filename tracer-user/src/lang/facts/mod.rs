@@ -18,7 +18,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 pub use self::elf::{function_names, symbol_offset};
-pub use self::files::{FileRequest, Files, Found, What};
+pub use self::files::{FileQuery, FileRequest, Files, Found};
 #[cfg(any(test, feature = "internals"))]
 pub use self::fixed::Fixed;
 pub use self::language::{Feature, Language};

@@ -41,7 +41,7 @@ pub struct Checked {
 #[derive(Debug, Default)]
 pub(super) struct Types {
     known: Option<Signature>,
-    kept: Vec<u32>,
+    saved_args: Vec<u32>,
 }
 
 impl Types {
@@ -68,11 +68,11 @@ impl Types {
     }
 
     /// Saves an argument. Returns its byte offset among the saved arguments.
-    pub(super) fn keep(&mut self, index: u32) -> u32 {
-        let known = self.kept.iter().position(|kept| *kept == index);
+    pub(super) fn save(&mut self, index: u32) -> u32 {
+        let known = self.saved_args.iter().position(|saved| *saved == index);
         let at = known.unwrap_or_else(|| {
-            self.kept.push(index);
-            self.kept.len() - 1
+            self.saved_args.push(index);
+            self.saved_args.len() - 1
         });
         at as u32 * 8
     }
@@ -109,8 +109,8 @@ impl<'a> Checker<'a> {
     }
 
     /// Arguments of the function, counted from 0, that a return probe saves at entry, in order.
-    pub fn kept(&self) -> &[u32] {
-        &self.types.kept
+    pub fn saved_args(&self) -> &[u32] {
+        &self.types.saved_args
     }
 
     /// Checks the next argument.
@@ -123,7 +123,7 @@ impl<'a> Checker<'a> {
         let body = draft.body;
         let name = match draft.name? {
             Some(name) => latin1(&name),
-            None => self.made_up_name(word),
+            None => self.generated_name(word),
         };
         if RESERVED.contains(&name.as_str()) || self.names.contains(&name) {
             return Err(Stop::invalid(ErrorKind::UsedArgName, Span::new(0, body.start.saturating_sub(1))));
@@ -172,7 +172,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Returns the name of an unnamed argument: its own text if that is a valid name, else its number.
-    fn made_up_name(&self, word: &[u8]) -> String {
+    fn generated_name(&self, word: &[u8]) -> String {
         let text = word.split(|byte| *byte == b':').next().unwrap_or_default();
         if self.facts.language().has(Feature::BtfArgs) && is_name(text, false) {
             latin1(text)

@@ -6,31 +6,31 @@ use rustix::io::Errno;
 use super::super::Span;
 
 macro_rules! kinds {
-    (told { $($told:ident => $words:literal,)* } untold { $($untold:ident => $reason:literal,)* }) => {
+    (logged { $($logged:ident => $words:literal,)* } unlogged { $($unlogged:ident => $reason:literal,)* }) => {
         /// Kinds of error.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum ErrorKind {
-            $(#[doc = $words] $told,)*
-            $(#[doc = $reason] $untold,)*
+            $(#[doc = $words] $logged,)*
+            $(#[doc = $reason] $unlogged,)*
         }
 
         impl ErrorKind {
             /// All kinds for which the kernel has a text.
-            pub const TOLD: &'static [Self] = &[$(Self::$told,)*];
+            pub const LOGGED: &'static [Self] = &[$(Self::$logged,)*];
 
             /// The kernel's text; `None` if the kernel fails without an entry in `error_log`.
             pub fn wording(self) -> Option<&'static str> {
                 match self {
-                    $(Self::$told => Some($words),)*
-                    $(Self::$untold => None,)*
+                    $(Self::$logged => Some($words),)*
+                    $(Self::$unlogged => None,)*
                 }
             }
 
             /// The kernel's text, or our own if the kernel has none.
             pub fn reason(self) -> &'static str {
                 match self {
-                    $(Self::$told => $words,)*
-                    $(Self::$untold => $reason,)*
+                    $(Self::$logged => $words,)*
+                    $(Self::$unlogged => $reason,)*
                 }
             }
         }
@@ -38,7 +38,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    told {
+    logged {
         FileNotFound => "Failed to find the given file",
         NoRegularFile => "Not a regular file",
         BadReference => "Invalid reference counter offset",
@@ -119,9 +119,9 @@ kinds! {
         NeedsStringType => "$comm and immediate-string only accepts string type",
         EventTooBig => "Event too big (too many fields?)",
     }
-    untold {
-        NoCommand => "Not a definition: it starts with f, t, p, r, e or -, and names what it is about",
-        ArgumentsUntold => "More than 128 arguments",
+    unlogged {
+        NoCommand => "Not a definition: it starts with f, t, p, r, e or -, and names its target",
+        ArgumentsUnlogged => "More than 128 arguments",
         NoFunction => "The probed function has no name to find its types by",
         DentryTooLong => "The arguments with %pd and %pD are too long",
         NoSymbol => "No such symbol",
@@ -185,9 +185,9 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_wording_is_its_own() {
-        let words: BTreeSet<_> = ErrorKind::TOLD.iter().map(|kind| kind.wording()).collect();
-        assert_eq!(words.len(), ErrorKind::TOLD.len());
+    fn every_wording_is_unique() {
+        let words: BTreeSet<_> = ErrorKind::LOGGED.iter().map(|kind| kind.wording()).collect();
+        assert_eq!(words.len(), ErrorKind::LOGGED.len());
         assert_eq!(ErrorKind::Busy.wording(), None);
     }
 }

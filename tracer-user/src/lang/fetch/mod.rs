@@ -1,8 +1,8 @@
 //! Parser of fetch arguments: `[NAME=]FETCH[:TYPE]`, the values that a dynamic event records.
 //!
-//! [`parse`] builds the tree of a word. Of the probe it knows only [`At`], which decides the valid syntax. It continues
-//! after an error: the kernel's parser looks up symbols, types and names while it reads, and one of those errors may
-//! come first. The tree keeps every syntax error as a [`Stop`].
+//! [`parse`] builds the tree of a word. [`At`] is its only information about the probe; it decides the valid syntax.
+//! The parser continues after an error: the kernel's parser looks up symbols, types and names while it reads, and one
+//! of those errors may come first. The tree keeps every syntax error as a [`Stop`].
 //!
 //! [`Checker`] walks the tree in the kernel's order and reports the first error. Its result is a [`Program`], the steps
 //! that fetch the value, which planning and code generation use.

@@ -74,7 +74,7 @@ pub enum Source {
     /// A literal text.
     Text(Vec<u8>),
     /// An argument saved at function entry, by its byte offset among the saved arguments.
-    Kept(u32),
+    SavedArg(u32),
     /// A field of the probed event.
     Field(Box<Field>),
 }
@@ -104,11 +104,11 @@ impl Program {
 
     /// Adds a step; returns false if the program is full.
     pub(super) fn push(&mut self, op: Op) -> bool {
-        let room = self.ops.len() < OPS_MAX;
-        if room {
+        let fits = self.ops.len() < OPS_MAX;
+        if fits {
             self.ops.push(op);
         }
-        room
+        fits
     }
 
     /// The last step.
@@ -190,7 +190,7 @@ impl Display for Source {
             Self::Argument(n) => write!(f, "argument {n}"),
             Self::File(offset) => write!(f, "file {offset:+#x}"),
             Self::Text(text) => write!(f, "\"{}\"", text.escape_ascii()),
-            Self::Kept(offset) => write!(f, "kept at {offset}"),
+            Self::SavedArg(offset) => write!(f, "saved argument at {offset}"),
             Self::Field(field) => write!(f, "field {}", field.name),
         }
     }

@@ -189,8 +189,8 @@ impl Value<'_, '_> {
         if at.is_entry() {
             self.load(Source::Argument(index + u32::from(at == At::Tracepoint)))
         } else if at.is_exit() && language.has(Feature::ArgsAtReturn) {
-            let kept = self.types.keep(index);
-            self.load(Source::Kept(kept))
+            let offset = self.types.save(index);
+            self.load(Source::SavedArg(offset))
         } else {
             self.fail(Errno::INVAL, ErrorKind::ArgsNotAtEntry)
         }
@@ -235,8 +235,8 @@ impl Value<'_, '_> {
             };
             let (ty, index) = (*ty, index as u32);
             if at.is_exit() {
-                let kept = self.types.keep(index);
-                self.load(Source::Kept(kept))?;
+                let offset = self.types.save(index);
+                self.load(Source::SavedArg(offset))?;
             } else {
                 self.load(Source::Argument(index + u32::from(at == At::Tracepoint)))?;
             }

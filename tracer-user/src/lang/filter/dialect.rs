@@ -76,17 +76,17 @@ impl Feature {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Dialect {
     features: u8,
-    message_room: usize,
+    message_max: usize,
 }
 
 impl Dialect {
     /// Maximum size of a message in bytes if `struct trace_seq` is two pages (6.12).
-    pub const MESSAGE_ROOM: usize = 8156;
+    pub const MESSAGE_MAX: usize = 8156;
 
     /// Maximum size of a message in bytes if `struct trace_seq` holds one page (6.1).
-    pub const MESSAGE_ROOM_SMALL: usize = 4096;
+    pub const MESSAGE_MAX_SMALL: usize = 4096;
 
-    /// A filter whose error message exceeds [`Self::MESSAGE_ROOM_SMALL`]. A kernel with that limit shows no
+    /// A filter whose error message exceeds [`Self::MESSAGE_MAX_SMALL`]. A kernel with that limit shows no
     /// `parse_error` for it. It is used like [`Feature::probe`].
     pub fn message_probe() -> Vec<u8> {
         [&[b' '; 3000], "no_such_field_anywhere == 1".as_bytes()].concat()
@@ -94,12 +94,12 @@ impl Dialect {
 
     /// All features of any kernel, for a kernel that cannot be probed.
     pub fn newest() -> Self {
-        Self { features: u8::MAX, message_room: Self::MESSAGE_ROOM }
+        Self { features: u8::MAX, message_max: Self::MESSAGE_MAX }
     }
 
     /// Only the features that every kernel has.
     pub fn oldest() -> Self {
-        Self { features: 0, message_room: Self::MESSAGE_ROOM_SMALL }
+        Self { features: 0, message_max: Self::MESSAGE_MAX_SMALL }
     }
 
     /// The dialect for which `known` reports whether the kernel has a feature. An unknown feature (`None`) counts as
@@ -120,8 +120,8 @@ impl Dialect {
 
     /// Sets the maximum size of a message in bytes.
     #[must_use]
-    pub fn with_message_room(mut self, bytes: usize) -> Self {
-        self.message_room = bytes;
+    pub fn with_message_max(mut self, bytes: usize) -> Self {
+        self.message_max = bytes;
         self
     }
 
@@ -131,8 +131,8 @@ impl Dialect {
     }
 
     /// Maximum size of an error message in bytes. Lines that do not fit are dropped.
-    pub fn message_room(&self) -> usize {
-        self.message_room
+    pub fn message_max(&self) -> usize {
+        self.message_max
     }
 }
 

@@ -106,10 +106,10 @@ impl ErrorKind {
                 Some("operators are == != < <= > >= & ~; .function fields take == and != only")
             }
             Self::ExpectString => Some("the field is text: put the value in quotes"),
-            Self::ExpectDigit => Some("the field is no text: write a number without quotes"),
+            Self::ExpectDigit => Some("the field is not text: write a number without quotes"),
             Self::IllegalFieldOp => Some("text takes == != ~, numbers all but ~, CPUS{} takes == != &"),
             Self::TooManyTerms => Some("expected &&, || or the end here"),
-            Self::InvalidFilter | Self::LooseBranch => Some("a term is missing behind the last && or ||"),
+            Self::InvalidFilter | Self::LooseBranch => Some("a term is missing after the last && or ||"),
             Self::Empty => Some("the expression has no term"),
             Self::NoField => Some("expected a field's name here"),
             Self::TooDeep | Self::Miscounted => Some("a quote inside CPUS{} hides parts of the filter"),
@@ -154,13 +154,13 @@ pub struct FilterError {
     fault: Fault,
     text: Vec<u8>,
     suggestion: Option<String>,
-    message_room: usize,
+    message_max: usize,
 }
 
 impl FilterError {
     /// Creates the error for a fault in `text`.
     pub fn new(fault: Fault, text: &[u8], dialect: &Dialect) -> Self {
-        Self { fault, text: text.to_vec(), suggestion: None, message_room: dialect.message_room() }
+        Self { fault, text: text.to_vec(), suggestion: None, message_max: dialect.message_max() }
     }
 
     /// Adds a suggested name; only [`fmt::Display`] shows it.
@@ -212,7 +212,7 @@ impl FilterError {
     /// Content of the event's `filter` file after the failed write: the filter, a caret and the error. Lines that do
     /// not fit into the kernel's message buffer are omitted as in `append_filter_err()`.
     pub fn filter_file(&self) -> Vec<u8> {
-        let mut message = Message::new(self.message_room);
+        let mut message = Message::new(self.message_max);
         message.whole(&self.text);
         if let Some(wording) = self.fault.kind.wording() {
             let position = self.fault.position.min(self.text.len());
@@ -221,7 +221,7 @@ impl FilterError {
         } else {
             message.formatted(b"\nError: (0)\n");
         }
-        let mut shown = Message::new(self.message_room);
+        let mut shown = Message::new(self.message_max);
         shown.formatted(&[&message.bytes[..], b"\n"].concat());
         shown.bytes
     }
@@ -257,7 +257,7 @@ impl std::error::Error for FilterError {}
 /// Content of an event's `filter` file while this filter is set: the filter and a newline. It is empty if both do not
 /// fit into the kernel's message buffer (`print_event_filter()`).
 pub fn shown(text: &[u8], dialect: &Dialect) -> Vec<u8> {
-    let mut message = Message::new(dialect.message_room());
+    let mut message = Message::new(dialect.message_max());
     message.formatted(&[text, b"\n"].concat());
     message.bytes
 }
@@ -265,27 +265,27 @@ pub fn shown(text: &[u8], dialect: &Dialect) -> Vec<u8> {
 /// `struct trace_seq`: adds a piece as a whole, and nothing after a piece that did not fit.
 struct Message {
     bytes: Vec<u8>,
-    room: usize,
+    limit: usize,
     full: bool,
 }
 
 impl Message {
-    fn new(room: usize) -> Self {
-        Self { bytes: Vec::new(), room, full: false }
+    fn new(limit: usize) -> Self {
+        Self { bytes: Vec::new(), limit, full: false }
     }
 
     /// `trace_seq_puts()`
     fn whole(&mut self, piece: &[u8]) {
-        self.add(piece, self.room);
+        self.add(piece, self.limit);
     }
 
     /// `trace_seq_printf()`, which also needs space for a NUL.
     fn formatted(&mut self, piece: &[u8]) {
-        self.add(piece, self.room.saturating_sub(1));
+        self.add(piece, self.limit.saturating_sub(1));
     }
 
-    fn add(&mut self, piece: &[u8], room: usize) {
-        self.full |= self.bytes.len() + piece.len() > room;
+    fn add(&mut self, piece: &[u8], limit: usize) {
+        self.full |= self.bytes.len() + piece.len() > limit;
         if !self.full {
             self.bytes.extend_from_slice(piece);
         }

@@ -137,7 +137,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, rng_seed: proptest::test_runner::RngSeed::Fixed(2), ..ProptestConfig::default() })]
 
     #[test]
-    fn what_parses_prints_and_parses_the_same(text in nearly()) {
+    fn a_printed_filter_parses_to_the_same_tree(text in nearly()) {
         if let Ok(tree) = parse(text.as_bytes(), &Dialect::newest()) {
             let printed = tree.to_bytes();
             let again = parse(&printed, &Dialect::newest()).expect("a printed tree parses");
@@ -295,7 +295,7 @@ mod program {
         #![proptest_config(ProptestConfig { cases: 3000, rng_seed: proptest::test_runner::RngSeed::Fixed(3), ..ProptestConfig::default() })]
 
         #[test]
-        fn computes_what_the_tree_says(text in expression(5), seed: u64) {
+        fn the_program_computes_the_value_of_the_tree(text in expression(5), seed: u64) {
             let counts = balance::check(text.as_bytes()).expect("balanced");
             let lexed = lex(text.as_bytes(), counts, &Dialect::newest(), false);
             let tree = tree(text.as_bytes(), &lexed.tokens).expect("a tree");

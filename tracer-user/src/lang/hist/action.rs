@@ -46,7 +46,7 @@ pub struct Tracked {
 
 /// The effect of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Deed {
+pub enum ActionKind {
     /// Saves fields in the entry.
     Save,
     /// Generates a synthetic event.
@@ -61,7 +61,7 @@ pub struct Action {
     /// The condition.
     pub handler: Handler,
     /// The effect.
-    pub deed: Deed,
+    pub kind: ActionKind,
     /// The word before the parenthesis.
     pub word: Vec<u8>,
     /// Whether the word is `trace`, whose first parameter names the synthetic event.
@@ -97,7 +97,7 @@ impl Action {
             (a, b) => a == b,
         };
         same_handler
-            && self.deed == other.deed
+            && self.kind == other.kind
             && self.params == other.params
             && self.synthetic_name() == other.synthetic_name()
     }
@@ -116,10 +116,10 @@ impl Action {
         text.extend(&self.word);
         text.push(b'(');
         let saved: Vec<&[u8]> = saved.iter().filter_map(|value| value.variable.as_deref()).collect();
-        let listed: Vec<&[u8]> = match self.deed {
-            Deed::Save => saved,
-            Deed::Trace => self.synthetic.iter().chain(&self.params).map(Vec::as_slice).collect(),
-            Deed::Snapshot => Vec::new(),
+        let listed: Vec<&[u8]> = match self.kind {
+            ActionKind::Save => saved,
+            ActionKind::Trace => self.synthetic.iter().chain(&self.params).map(Vec::as_slice).collect(),
+            ActionKind::Snapshot => Vec::new(),
         };
         text.extend(listed.join(&b','));
         text.push(b')');
@@ -136,7 +136,7 @@ pub(super) fn read(text: &[u8], part: Span, world: &dyn World, log: &mut Log) ->
     };
     if let Some(rest) = behind("onmatch(") {
         let (handler, rest) = reader.matched(rest, world)?;
-        return reader.deed(rest, handler);
+        return reader.read_action(rest, handler);
     }
     let (rest, handler): (_, fn(Tracked) -> Handler) = match (behind("onmax("), behind("onchange(")) {
         (Some(rest), _) => (rest, Handler::Max),
@@ -147,7 +147,7 @@ pub(super) fn read(text: &[u8], part: Span, world: &dyn World, log: &mut Log) ->
     let variable = pieces.up_to(b')').ok_or(Errno::INVAL)?;
     let rest = pieces.rest().ok_or(Errno::INVAL)?;
     let tracked = Tracked { text: variable.of(text).to_vec(), ..Tracked::default() };
-    reader.deed(rest, handler(tracked))
+    reader.read_action(rest, handler(tracked))
 }
 
 struct Reader<'a> {
@@ -186,7 +186,7 @@ impl Reader<'_> {
     }
 
     /// `.ACTION(PARAMS)` (`action_parse()`).
-    fn deed(&mut self, part: Span, handler: Handler) -> Result<Action, Errno> {
+    fn read_action(&mut self, part: Span, handler: Handler) -> Result<Action, Errno> {
         let mut pieces = Pieces::of(self.text, part);
         pieces.up_to(b'.');
         if pieces.rest().is_none() {
@@ -199,31 +199,31 @@ impl Reader<'_> {
         let bytes = word.of(self.text);
         let params = pieces.up_to(b')').unwrap_or(part);
         let closed = pieces.rest().is_some();
-        let deed = if bytes.starts_with(b"save") {
-            Deed::Save
+        let kind = if bytes.starts_with(b"save") {
+            ActionKind::Save
         } else if bytes.starts_with(b"snapshot") {
-            Deed::Snapshot
+            ActionKind::Snapshot
         } else {
-            Deed::Trace
+            ActionKind::Trace
         };
         let mut action = Action {
             handler,
-            deed,
+            kind,
             word: bytes.to_vec(),
-            keyword: deed == Deed::Trace && bytes.starts_with(b"trace"),
+            keyword: kind == ActionKind::Trace && bytes.starts_with(b"trace"),
             synthetic: None,
             params: Vec::new(),
             places: Vec::new(),
             references: Vec::new(),
         };
-        if deed == Deed::Snapshot {
+        if kind == ActionKind::Snapshot {
             if !closed {
                 return Err(self.error(ErrorKind::NoClosingParen, params));
             }
         } else {
             self.params(params, &mut action)?;
         }
-        if deed != Deed::Trace && matches!(action.handler, Handler::Match { .. }) {
+        if kind != ActionKind::Trace && matches!(action.handler, Handler::Match { .. }) {
             return Err(self.error(ErrorKind::ActionMismatch, word));
         }
         Ok(action)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::action::{Action, Deed, Handler};
+use super::action::{Action, ActionKind, Handler};
 use super::command::VARS_MAX;
 use super::sort;
 use super::value::{Flags, Function, HistId, Slot, Value};
@@ -57,7 +57,7 @@ pub struct Hist {
     pub saved: Vec<(Value, Value)>,
     /// Number of variables in an entry.
     pub slots: usize,
-    /// Whether the clock is read.
+    /// Whether the histogram uses timestamps of the clock.
     pub timestamps: bool,
     /// Whether timestamps are in microseconds.
     pub in_usecs: bool,
@@ -230,12 +230,12 @@ impl Hist {
     }
 
     pub(super) fn takes_snapshot_before(&self, end: usize) -> bool {
-        self.actions.iter().take(end).any(|action| action.deed == Deed::Snapshot)
+        self.actions.iter().take(end).any(|action| action.kind == ActionKind::Snapshot)
     }
 
     /// Names of the synthetic events that the actions generate.
     pub fn synthetic_events(&self) -> impl Iterator<Item = String> + '_ {
-        let traces = self.actions.iter().filter(|action| action.deed == Deed::Trace);
+        let traces = self.actions.iter().filter(|action| action.kind == ActionKind::Trace);
         traces.map(|action| latin1(action.synthetic_name()))
     }
 }

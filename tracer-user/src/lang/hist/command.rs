@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_told_apart() {
+    fn parts_of_a_command_are_recognised() {
         let text =
             "keys=a.sym-offset,b:vals=c:ts=common_timestamp:sort=a:size=100:onmax($ts).save(b) if a == 1 ";
         let command = read(text).unwrap();

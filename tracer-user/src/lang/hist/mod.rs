@@ -35,7 +35,7 @@ pub use dialect::{Dialect, Feature};
 pub use error::{Entry, ErrorKind, Log, Refusal};
 #[cfg(any(test, feature = "internals"))]
 pub use fixed::Fixed;
-pub use set::{Change, Set, Taken, Trigger, TriggerId};
+pub use set::{Applied, Change, Set, Trigger, TriggerId};
 pub use sort::SortKey;
 pub use value::{Flags, Function, HistId, STACK_DEPTH, STACK_SIZE, Slot, TEXT_MAX, Value};
 

@@ -84,7 +84,7 @@ pub enum Change {
 
 /// The result of an accepted command, which may still have log entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct Applied {
     /// Effect of the command.
     pub change: Change,
     /// Log of the command.

@@ -73,11 +73,6 @@ impl Flags {
         Self(self.0 | other.0)
     }
 
-    /// Whether no flag is set.
-    pub fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
     /// Name of the modifier. If several are set, the kernel's order decides (`get_hist_field_flags()`).
     pub fn modifier(self) -> Option<&'static str> {
         let shown = [
@@ -371,12 +366,12 @@ impl Value {
 
     /// Whether the value is a variable or a reference, or contains one (`field_has_hist_vars()`).
     pub(super) fn has_variables(&self) -> bool {
-        fn look(value: &Value, level: u32) -> bool {
+        fn look_up(value: &Value, level: u32) -> bool {
             level <= 3
                 && (value.flags.has(Flags::VAR.and(Flags::VAR_REF))
-                    || value.operands.iter().any(|operand| look(operand, level + 1)))
+                    || value.operands.iter().any(|operand| look_up(operand, level + 1)))
         }
-        look(self, 0)
+        look_up(self, 0)
     }
 
     /// Text of the value when read back (`hist_field_print()`).

@@ -75,7 +75,7 @@ impl Reader<'_> {
     }
 
     /// An error without an entry in the log.
-    pub(super) fn untold(&self, errno: Errno) -> Refusal {
+    pub(super) fn unlogged(&self, errno: Errno) -> Refusal {
         Refusal(Box::new(Inside { errno, line: self.line.to_vec(), finding: None }))
     }
 }
@@ -93,7 +93,6 @@ impl Refusal {
     }
 
     /// Place in the line without its leading white space.
-    #[cfg(any(test, feature = "internals"))]
     pub fn span(&self) -> Option<Span> {
         self.0.finding.map(|(_, span)| span)
     }

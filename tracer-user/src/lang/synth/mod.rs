@@ -74,7 +74,7 @@ fn synthetic(reader: &Reader<'_>, has: &dyn Fn(&str) -> bool) -> Result<Request,
 fn dynamic(reader: &Reader<'_>, has: &dyn Fn(&str) -> bool) -> Result<Request, Refusal> {
     let line = reader.line;
     let Some(mut rest) = line.strip_prefix(b"s:") else {
-        return Err(reader.untold(Errno::INVAL));
+        return Err(reader.unlogged(Errno::INVAL));
     };
     let Some(blank) = line.iter().position(|byte| matches!(byte, b' ' | b'\t')) else {
         return Err(reader.whole(ErrorKind::InvalidCommand));

@@ -107,7 +107,7 @@ impl Set {
             Request::Delete(name) => self
                 .delete(&latin1(&name))
                 .map(Change::Deleted)
-                .map_err(|errno| Reader { line }.untold(errno)),
+                .map_err(|errno| Reader { line }.unlogged(errno)),
         }
     }
 

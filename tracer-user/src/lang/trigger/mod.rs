@@ -24,7 +24,7 @@ pub const UNLIMITED: u64 = u64::MAX;
 
 /// The action of a trigger that has no object of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Act {
+pub enum SimpleAction {
     /// Enables recording.
     TraceOn,
     /// Disables recording after the event is recorded.
@@ -35,7 +35,7 @@ pub enum Act {
     StackTrace,
 }
 
-impl Act {
+impl SimpleAction {
     /// All actions, in the order of the kernel's list.
     pub const ALL: [Self; 4] = [Self::TraceOn, Self::TraceOff, Self::Snapshot, Self::StackTrace];
 
@@ -101,7 +101,7 @@ pub struct Line<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
     /// `traceon` and similar commands.
-    Act(Act, Argument<'a>),
+    Simple(SimpleAction, Argument<'a>),
     /// `enable_event` and similar commands.
     Switch(Switch, Target<'a>, Argument<'a>),
     /// A histogram: the text after `hist` without leading white space, or `None` if it is empty.
@@ -185,8 +185,8 @@ pub fn read(written: &[u8]) -> Result<Line<'_>, Errno> {
         [b'!', word @ ..] => (true, word),
         word => (false, word),
     };
-    let command = if let Some(act) = Act::ALL.into_iter().find(|act| act.name().as_bytes() == word) {
-        Command::Act(act, optional(rest))
+    let command = if let Some(act) = SimpleAction::ALL.into_iter().find(|act| act.name().as_bytes() == word) {
+        Command::Simple(act, optional(rest))
     } else if let Some(switch) = Switch::ALL.into_iter().find(|switch| switch.name().as_bytes() == word) {
         let (target, argument) = required(rest.ok_or(Errno::INVAL)?)?;
         Command::Switch(switch, target, argument)
@@ -240,7 +240,7 @@ mod tests {
         };
         let sign = if line.remove { "!" } else { "" };
         match line.command {
-            Command::Act(act, argument) => {
+            Command::Simple(act, argument) => {
                 format!("{sign}{} {} {}", act.name(), count(argument), filter(argument))
             }
             Command::Switch(switch, target, argument) => format!(
@@ -301,7 +301,10 @@ mod tests {
 
     #[test]
     fn triggers_of_one_class() {
-        assert!(Act::TraceOn.excludes(Act::TraceOff) && Act::Snapshot.excludes(Act::Snapshot));
-        assert!(!Act::Snapshot.excludes(Act::StackTrace));
+        assert!(
+            SimpleAction::TraceOn.excludes(SimpleAction::TraceOff)
+                && SimpleAction::Snapshot.excludes(SimpleAction::Snapshot)
+        );
+        assert!(!SimpleAction::Snapshot.excludes(SimpleAction::StackTrace));
     }
 }

@@ -1,7 +1,7 @@
 //! Layout of an entry of a histogram's table: the key's parts, the sums, the variables, the texts.
 //!
-//! The kernel side fills such entries in (`code::lower::hist`), and `render::hist` shows them. This module contains no
-//! table.
+//! Generated programs fill in such entries (`code::lower::hist`), and `render::hist` shows them. [`table`] is the memory
+//! that holds them.
 //!
 //! A histogram with variables has one entry per key for all CPUs ([`Layout::is_shared`]), because other histograms look
 //! the variables up from any CPU. A histogram that only counts has one entry per CPU.
@@ -10,10 +10,11 @@
 //! its 64-bit value with its sign, a text ends with a NUL, and a stack has sixteen words.
 
 mod references;
+pub mod table;
 
 pub use references::{Reference, References};
 
-use crate::lang::hist::action::Deed;
+use crate::lang::hist::action::ActionKind;
 use crate::lang::hist::{Flags, Function, Hist, STACK_SIZE, TEXT_MAX, Value};
 
 /// Bytes of a task's name, the NUL included: `TASK_COMM_LEN`.
@@ -62,7 +63,7 @@ impl KeyPart {
     }
 }
 
-/// Where everything in an entry lies.
+/// Offsets and sizes of the parts of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Bytes of a key.
@@ -123,7 +124,7 @@ impl Layout {
                 size += TEXT_MAX as usize;
             }
         }
-        let saves = hist.actions.iter().any(|action| action.deed == Deed::Save);
+        let saves = hist.actions.iter().any(|action| action.kind == ActionKind::Save);
         let lock = saves.then_some(size);
         size += if saves { 8 } else { 0 };
         Self {
@@ -193,18 +194,17 @@ fn until_nul(bytes: &[u8]) -> &[u8] {
     &bytes[..length.unwrap_or(bytes.len())]
 }
 
-/// Whether a variable of this value holds a text of its own, and not the value of another variable.
+/// Whether a variable of this value stores a text. An alias stores none.
 pub fn is_text(value: &Value) -> bool {
     value.flags.has(Flags::STRING) && !value.flags.has(Flags::ALIAS)
 }
 
-/// Whether a variable of this value holds a stack: its depth, then its addresses.
+/// Whether a variable of this value stores a stack: its depth, then its addresses.
 pub fn is_stack(value: &Value) -> bool {
     value.flags.has(Flags::STACKTRACE) && !value.flags.has(Flags::STRING.and(Flags::ALIAS))
 }
 
-/// Whether a value needs something that only the hit provides (its clock, CPU, task or stack), and not the record
-/// alone.
+/// Whether a value needs data of the hit besides the record: the clock, the CPU, the task or the stack.
 #[cfg(any(test, feature = "internals"))]
 pub fn needs_context(value: &Value) -> bool {
     let own =
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_tasks_are_kept_for_their_numbers() {
+    fn names_of_tasks_are_stored_with_their_ids() {
         let layout = layout("keys=common_pid.execname:size=200");
         assert_eq!((layout.comm, layout.size, layout.entries), (Some(8), 24, 256));
         let mut entry = vec![0; layout.size];

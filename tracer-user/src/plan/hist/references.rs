@@ -1,17 +1,18 @@
-//! Where the variables are that a histogram looks up at a hit.
+//! Locations of the variables that a histogram looks up at a hit.
 //!
-//! They are in entries of other histograms' tables, found by the same key, or in its own entry (`resolve_var_refs()`).
+//! A variable is in the entry of the same key in another histogram's table, or in the histogram's own entry
+//! (`resolve_var_refs()`).
 
-use super::Layout;
+use super::{Layout, table::TableLayout};
 use crate::lang::hist::{Hist, HistId, Set};
 
 /// A variable that is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reference {
-    /// Its owner, a number in [`References::owners`]; None for the histogram itself.
+    /// The number of its owner in [`References::owners`]; None for the histogram itself.
     pub owner: Option<usize>,
-    /// Size of the owner's keys in bytes.
-    pub key_size: usize,
+    /// The owner's table.
+    pub table: TableLayout,
     /// Its number among the owner's variables.
     pub slot: usize,
     /// Its offset in the owner's entries.
@@ -32,7 +33,7 @@ pub struct References {
 }
 
 impl References {
-    /// Finds them; None if one of the histograms does not exist.
+    /// Finds the variables; None if one of the histograms does not exist.
     pub fn of(hist: &Hist, set: &Set) -> Option<Self> {
         let mut found = Self::default();
         for (reference, once) in hist.references.iter().zip(&hist.read_once) {
@@ -49,7 +50,8 @@ impl References {
             };
             found.list.push(Reference {
                 owner,
-                key_size: layout.key_size,
+                // A histogram with variables has entries that all CPUs share.
+                table: TableLayout::of(&layout, 1),
                 slot: reference.slot.at,
                 offset: layout.slot(reference.slot.at),
                 set_bits: layout.set_bits(),
@@ -71,7 +73,7 @@ mod tests {
     use crate::lang::hist::{Fixed, World};
 
     #[test]
-    fn variables_of_others_and_own_ones() {
+    fn variables_of_other_histograms_and_own_variables() {
         let world = Fixed::small();
         let mut set = Set::default();
         for (event, command) in [
@@ -85,7 +87,8 @@ mod tests {
         let found = References::of(&hists[1], &set).unwrap();
         assert_eq!(found.owners, [hists[0].id]);
         // The second variable after the hit count, read once; the references of the action are to its own variables.
-        let ts = Reference { owner: Some(0), key_size: 8, slot: 1, offset: 16, set_bits: 24, once: true };
+        let table = TableLayout { entries: 2048, key_size: 8, entry_size: 32, copies: 1 };
+        let ts = Reference { owner: Some(0), table, slot: 1, offset: 16, set_bits: 24, once: true };
         assert_eq!(found.list[0], ts);
         let own: Vec<_> = found.list[1..].iter().map(|reference| (reference.owner, reference.once)).collect();
         assert_eq!(own, [(None, false); 3]);

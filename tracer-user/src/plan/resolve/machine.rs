@@ -39,12 +39,12 @@ impl Machine {
         self.loose_end = OnceLock::from(if dialect.has(Feature::LooseEnd) {
             Answer::Yes
         } else {
-            Answer::no("the filter language given has it not")
+            Answer::no("the given filter language lacks this feature")
         });
         self
     }
 
-    /// Returns None if the kernel withholds the addresses; its own filter would know them.
+    /// None if the kernel withholds the addresses. The kernel's own filters can use them nevertheless.
     fn symbols(&self) -> Option<&Symbols> {
         self.symbols.get_or_init(|| Symbols::running().ok()).as_ref()
     }
@@ -57,7 +57,7 @@ impl ResolveEnv for Machine {
 
     fn loose_end(&self) -> Answer {
         let ask = || match Tracefs::open() {
-            Ok(tracefs) => filter_parser::takes(&tracefs, Feature::LooseEnd.probe().filter),
+            Ok(tracefs) => filter_parser::accepts_filter(&tracefs, Feature::LooseEnd.probe().filter),
             Err(error) => Answer::unknown(error.to_string()),
         };
         self.loose_end.get_or_init(ask).clone()
@@ -90,7 +90,7 @@ fn dialect(btf: Option<&Btf>) -> Dialect {
     };
     let dialect = Dialect::detect(known);
     match btf.member("trace_seq", "buffer") {
-        Ok(Some(buffer)) if buffer.ty.size > 0 => dialect.with_message_room(buffer.ty.size as usize),
+        Ok(Some(buffer)) if buffer.ty.size > 0 => dialect.with_message_max(buffer.ty.size as usize),
         _ => dialect,
     }
 }

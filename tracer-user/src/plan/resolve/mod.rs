@@ -28,15 +28,15 @@ pub trait ResolveEnv {
     /// The filter language of the kernel that is traced.
     fn dialect(&self) -> Dialect;
 
-    /// Whether the kernel accepts a junction with nothing after it ([`Feature::LooseEnd`]).
+    /// Whether the kernel accepts a junction at the end of a filter ([`Feature::LooseEnd`]).
     ///
-    /// It is called only for a filter that ends so, because the answer may need the kernel's parser. If the answer is
-    /// unknown, the filter is accepted.
+    /// It is called only for a filter that ends with a junction, because the answer may need the kernel's parser. If
+    /// the answer is unknown, the filter is accepted.
     fn loose_end(&self) -> Answer {
         if self.dialect().has(Feature::LooseEnd) {
             Answer::Yes
         } else {
-            Answer::no("the filter language has it not")
+            Answer::no("the filter language lacks this feature")
         }
     }
 
@@ -54,7 +54,7 @@ pub trait ResolveEnv {
     fn symbol_extent(&self, address: u64) -> Option<(u64, u64)>;
 }
 
-/// A [`ResolveEnv`] that is a table: for tests, and for filters that name no symbols.
+/// A [`ResolveEnv`] from a table: for tests, and for filters that name no symbols.
 #[cfg(any(test, feature = "internals"))]
 #[derive(Clone, Debug, Default)]
 pub struct Fixed {
@@ -127,7 +127,7 @@ pub fn stages(text: &[u8], format: &Format, env: &dyn ResolveEnv) -> Result<Stag
     if let Some(fault) = lexed.fault {
         return Err(refuse(fault));
     }
-    // A list of tokens that was read to the end makes a tree, with one test per predicate.
+    // A complete token list has a tree, with one test per predicate.
     let made = tree(text, &lexed.tokens)
         .and_then(|tree| lower(&tree, &mut tests.into_iter()).map(|filter| (tree, filter)));
     let (tree, filter) = made.ok_or_else(|| refuse(Fault::meaningless(text)))?;

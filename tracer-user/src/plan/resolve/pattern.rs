@@ -14,9 +14,9 @@ pub(super) fn build(op: Op, text: &[u8]) -> (Pattern, bool) {
     }
 }
 
-/// Chooses the cheapest comparison, as the kernel does. It reads byte by byte and stops at the first byte that decides,
-/// so `a*b[` is a glob because of its star. Text that starts with a digit is compared as a whole, stars included:
-/// elsewhere leading digits mean an index, and the kernel's filters fall back to that.
+/// Chooses the cheapest comparison, as the kernel does. It reads byte by byte and stops at the first byte that
+/// decides, so `a*b[` is a glob because of its star. A text that starts with a digit is compared as a whole, stars
+/// included: `filter_parse_regex()` classifies it as an index, and filters compare an index like full text.
 fn classify(text: &[u8]) -> Pattern {
     if text.first().is_some_and(u8::is_ascii_digit) {
         return Pattern::Full(text.to_vec());
@@ -38,14 +38,14 @@ fn classify(text: &[u8]) -> Pattern {
     if open_front { Pattern::End(text[1..].to_vec()) } else { Pattern::Full(text.to_vec()) }
 }
 
-/// Cuts a glob before a backslash at its end, which the kernel's matcher takes for the pattern's end.
+/// Cuts a glob before a backslash at its end, which the kernel's matcher treats as the end of the pattern.
 fn without_loose_end(glob: &[u8]) -> &[u8] {
     let mut at = 0;
     while let Some(&byte) = glob.get(at) {
         at = match byte {
             b'\\' if at + 1 == glob.len() => return &glob[..at],
             b'\\' => at + 2,
-            b'[' => behind_class(glob, at).unwrap_or(at + 1),
+            b'[' => after_class(glob, at).unwrap_or(at + 1),
             _ => at + 1,
         };
     }
@@ -53,7 +53,7 @@ fn without_loose_end(glob: &[u8]) -> &[u8] {
 }
 
 /// First byte after the class that opens at `at`; None if it is unclosed.
-fn behind_class(glob: &[u8], at: usize) -> Option<usize> {
+fn after_class(glob: &[u8], at: usize) -> Option<usize> {
     let first = at + 1 + usize::from(glob.get(at + 1) == Some(&b'!'));
     let mut member = first;
     while *glob.get(member)? != b']' || member == first {

@@ -203,7 +203,7 @@ impl Subject<'_> {
         }))
     }
 
-    /// Compares the field as a number with `bits`, cut to the field's size and extended by its sign again.
+    /// Compares the field as a number with `bits`, truncated to the field's size and extended by its sign again.
     fn comparison(&self, op: NumberOp, signed: bool, bits: u64) -> Filter {
         let unused = 64 - 8 * self.field.size as u32;
         let cut = bits << unused;

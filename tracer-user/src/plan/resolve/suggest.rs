@@ -1,4 +1,4 @@
-//! Suggests the field name that was perhaps meant. Shown only on the tracer's own command line; the kernel has no such
+//! Suggests a field name for a misspelled one. Only the tracer's own command line shows it; the kernel has no such
 //! feature.
 
 use crate::lang::filter::{ErrorKind, Fault};
@@ -16,7 +16,7 @@ pub fn nearest(wrong: &str, known: impl Iterator<Item = String>) -> Option<Strin
     candidates(wrong, known).min_by_key(|(distance, _)| *distance).map(|(_, name)| name)
 }
 
-/// The nearest of `known` names, all equally near, at most three, in alphabetical order.
+/// The `known` names at the smallest distance, at most three, in alphabetical order; empty if all are too far away.
 pub fn like(wrong: &str, known: impl Iterator<Item = String>) -> Vec<String> {
     const MOST: usize = 3;
     let mut all: Vec<(usize, String)> = candidates(wrong, known).collect();
@@ -27,7 +27,7 @@ pub fn like(wrong: &str, known: impl Iterator<Item = String>) -> Vec<String> {
     equal.map(|(_, name)| name).take(MOST).collect()
 }
 
-/// Names that are near enough to be meant, and their distances.
+/// The names within the maximum distance, and their distances.
 fn candidates(wrong: &str, known: impl Iterator<Item = String>) -> impl Iterator<Item = (usize, String)> {
     let most = wrong.len().div_ceil(3);
     known

@@ -167,7 +167,7 @@ fn refusals() {
 }
 
 #[test]
-fn an_older_kernel_refuses_what_it_does_not_know() {
+fn an_older_kernel_refuses_unknown_features() {
     let old = Fixed { dialect: Dialect::oldest(), ..env() };
     for (text, expected) in [
         ("addr.function == start", "Invalid operator"),
@@ -193,7 +193,7 @@ fn an_older_kernel_refuses_what_it_does_not_know() {
 }
 
 #[test]
-fn loose_ends_are_let_pass_where_the_kernel_does() {
+fn loose_ends_are_accepted_as_in_the_kernel() {
     let loose = Fixed { dialect: Dialect::newest().without(Feature::LooseCounts), ..env() };
     for (text, expected) in [
         ("mode == 1 &&", "u8@44:1 == 0x1"),
@@ -220,9 +220,9 @@ fn loose_ends_are_let_pass_where_the_kernel_does() {
 }
 
 #[test]
-fn the_kernels_parser_is_asked_only_for_a_loose_end() {
-    struct Asked(std::cell::Cell<usize>, Answer);
-    impl ResolveEnv for Asked {
+fn the_kernels_parser_is_consulted_only_for_a_loose_end() {
+    struct CountingEnv(std::cell::Cell<usize>, Answer);
+    impl ResolveEnv for CountingEnv {
         fn dialect(&self) -> Dialect {
             Dialect::newest()
         }
@@ -245,7 +245,7 @@ fn the_kernels_parser_is_asked_only_for_a_loose_end() {
         }
     }
     let outcome = |answer: &Answer, text: &str| {
-        let env = Asked(std::cell::Cell::new(0), answer.clone());
+        let env = CountingEnv(std::cell::Cell::new(0), answer.clone());
         let kind = filter(text.as_bytes(), &format(), &env).err().map(|error| error.kind());
         (kind, env.0.get())
     };
@@ -272,7 +272,7 @@ fn the_command_line_names_the_nearest_field() {
 }
 
 #[test]
-fn later_fields_and_generic_ones_hide_others() {
+fn event_fields_hide_common_and_generic_ones() {
     let text = OPENAT.replace("u8 mode", "u8 common_pid").replace("short level", "short CPU");
     let format = Format::parse("syscalls", &text).unwrap();
     let place = |text: &str| match filter(text.as_bytes(), &format, &env()) {
@@ -284,7 +284,7 @@ fn later_fields_and_generic_ones_hide_others() {
 }
 
 #[test]
-fn nothing_is_too_deep() {
+fn deep_nesting_is_resolved() {
     let deep = format!("{}mode == 1{}", "(".repeat(2000), ")".repeat(2000));
     assert_eq!(shown(&deep), "u8@44:1 == 0x1");
     let nots = format!("{}mode == 1", "!".repeat(4001));

@@ -38,6 +38,11 @@ impl CType {
         }
     }
 
+    /// Whether every value of another type is stored the same in this type.
+    pub fn contains(self, other: Self) -> bool {
+        self.size == 8 || self == other || (other.size < self.size && (!other.signed || self.signed))
+    }
+
     /// Truncates a value to the type and extends it to 64 bits by its sign; all values are stored this way.
     pub fn wrap(self, value: u64) -> u64 {
         match (self.size, self.signed) {
@@ -49,6 +54,22 @@ impl CType {
             (4, false) => u64::from(value as u32),
             _ => value,
         }
+    }
+}
+
+impl CType {
+    /// Reads a value of the type from the start of these bytes; `None` if there are too few.
+    #[inline]
+    pub fn load(self, bytes: &[u8]) -> Option<u64> {
+        Some(match (self.size, self.signed) {
+            (1, false) => u64::from(*bytes.first()?),
+            (1, true) => i64::from(bytes.first()?.cast_signed()).cast_unsigned(),
+            (2, false) => u64::from(u16::from_ne_bytes(*bytes.first_chunk()?)),
+            (2, true) => i64::from(i16::from_ne_bytes(*bytes.first_chunk()?)).cast_unsigned(),
+            (4, false) => u64::from(u32::from_ne_bytes(*bytes.first_chunk()?)),
+            (4, true) => i64::from(i32::from_ne_bytes(*bytes.first_chunk()?)).cast_unsigned(),
+            _ => u64::from_ne_bytes(*bytes.first_chunk()?),
+        })
     }
 }
 

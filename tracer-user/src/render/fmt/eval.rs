@@ -22,44 +22,52 @@ pub(in crate::render) struct Eval<'a> {
 }
 
 impl<'a> Eval<'a> {
+    pub(super) fn new(program: &'a Program, record: &'a [u8], env: &'a dyn RenderEnv) -> Self {
+        Self { program, record, env, scratch: Vec::new(), locals: vec![0; program.locals], faulted: false }
+    }
+
+    /// Whether the record lacks data that a piece needs.
+    pub(super) fn has_faulted(&self) -> bool {
+        self.faulted
+    }
+
     /// Writes the event's text. Returns false if the record lacks data that the text needs; part of the text may then
     /// have been written.
-    pub(in crate::render) fn run(
+    #[cfg(test)]
+    pub(super) fn run(
         program: &'a Program,
         record: &'a [u8],
         env: &'a dyn RenderEnv,
         out: &mut Vec<u8>,
     ) -> bool {
-        let mut eval = Self {
-            program,
-            record,
-            env,
-            scratch: Vec::new(),
-            locals: vec![0; program.locals],
-            faulted: false,
-        };
+        let mut eval = Self::new(program, record, env);
         eval.segs(out, program.segs.get(program.main..).unwrap_or_default());
         !eval.faulted
     }
 
     fn segs(&mut self, out: &mut Vec<u8>, segs: &'a [Seg]) {
         for seg in segs {
-            match *seg {
-                Seg::Literal(run) => out.extend_from_slice(self.program.bytes(run)),
-                Seg::Value { arg, spec, kind } => self.conversion(out, arg, spec, kind),
-                Seg::Starred { arg, mut spec, kind, width, precision } => {
-                    if let Some(width) = width {
-                        spec.width = (self.value(width) as i32).clamp(-LARGEST, LARGEST);
-                        if spec.width < 0 {
-                            spec.left = true;
-                            spec.width = -spec.width;
-                        }
+            self.seg(out, seg);
+        }
+    }
+
+    /// Writes one piece.
+    pub(super) fn seg(&mut self, out: &mut Vec<u8>, seg: &Seg) {
+        match *seg {
+            Seg::Literal(run) => out.extend_from_slice(self.program.bytes(run)),
+            Seg::Value { arg, spec, kind } => self.conversion(out, arg, spec, kind),
+            Seg::Starred { arg, mut spec, kind, width, precision } => {
+                if let Some(width) = width {
+                    spec.width = (self.value(width) as i32).clamp(-LARGEST, LARGEST);
+                    if spec.width < 0 {
+                        spec.left = true;
+                        spec.width = -spec.width;
                     }
-                    if let Some(precision) = precision {
-                        spec.precision = (self.value(precision) as i32).clamp(0, LARGEST);
-                    }
-                    self.conversion(out, arg, spec, kind);
                 }
+                if let Some(precision) = precision {
+                    spec.precision = (self.value(precision) as i32).clamp(0, LARGEST);
+                }
+                self.conversion(out, arg, spec, kind);
             }
         }
     }
@@ -290,20 +298,9 @@ impl<'a> Eval<'a> {
 
     #[inline]
     fn load(&mut self, bytes: Option<&[u8]>, ty: CType) -> u64 {
-        let value = bytes.and_then(|bytes| {
-            Some(match ty.size {
-                1 => u64::from(*bytes.first()?),
-                2 => u64::from(u16::from_ne_bytes(*bytes.first_chunk()?)),
-                4 => u64::from(u32::from_ne_bytes(*bytes.first_chunk()?)),
-                _ => u64::from_ne_bytes(*bytes.first_chunk()?),
-            })
-        });
-        if let Some(value) = value {
-            ty.wrap(value)
-        } else {
-            self.faulted = true;
-            0
-        }
+        let value = bytes.and_then(|bytes| ty.load(bytes));
+        self.faulted |= value.is_none();
+        value.unwrap_or(0)
     }
 
     fn word(&mut self, offset: u32) -> u32 {
@@ -363,7 +360,8 @@ fn flags(out: &mut Vec<u8>, mut value: u64, program: &Program, delimiter: &[u8],
     }
 }
 
-/// `trace_print_array_seq()`: elements in hex. With an invalid element size it prints the first byte and continues in bytes.
+/// `trace_print_array_seq()`: elements in hex. With an invalid element size it prints the first byte and continues in
+/// bytes.
 fn array(out: &mut Vec<u8>, bytes: &[u8], count: i32, mut size: u64) {
     let total = (count.max(0) as u64).saturating_mul(size);
     let mut at = 0u64;

@@ -1,12 +1,13 @@
 //! The print-fmt engine. It compiles text to tokens, tokens to a tree, and the tree with the event's fields to a
 //! [`Program`]. The program renders a record's bytes to text.
 //!
-//! The kernel does not read this text but compiled it. So the result follows the C compiler: integer promotions, sign
-//! extension into `unsigned long` parameters, arguments truncated to their conversion's width.
+//! The kernel contains the compiled form of this text. The result therefore follows the C compiler: integer
+//! promotions, sign extension into `unsigned long` parameters, arguments truncated to their conversion's width.
 
 pub mod ast;
 mod ctype;
 mod eval;
+mod flat;
 mod lexer;
 mod lower;
 mod parser;
@@ -17,5 +18,5 @@ pub use lexer::SyntaxError;
 pub use parser::parse;
 pub use program::Program;
 
-pub(super) use eval::Eval;
+pub(super) use flat::{Builder, Flat};
 pub(super) use lower::{lower, scalar};

@@ -63,7 +63,8 @@ pub(super) enum Node {
     Invert { value: Id, ty: CType },
     /// `!x`
     Not(Id),
-    /// An operator. Comparisons return 0 or 1 and compare in the type; the other operators have the type as their result.
+    /// An operator. Comparisons return 0 or 1 and compare in the type; the other operators have the type as their
+    /// result.
     Binary { op: Binary, a: Id, b: Id, ty: CType },
     /// `c ? a : b`
     Cond { condition: Id, then: Id, otherwise: Id },
@@ -163,6 +164,18 @@ pub struct Program {
 }
 
 impl Program {
+    /// A program without pieces.
+    pub const EMPTY: Self = Self {
+        nodes: Vec::new(),
+        pool: Vec::new(),
+        entries: Vec::new(),
+        lists: Vec::new(),
+        dumps: Vec::new(),
+        segs: Vec::new(),
+        main: 0,
+        locals: 0,
+    };
+
     #[inline]
     pub(super) fn node(&self, id: Id) -> Node {
         self.nodes.get(id as usize).copied().unwrap_or(Node::Const(0))

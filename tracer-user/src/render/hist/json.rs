@@ -6,7 +6,7 @@ use super::{SHOWN_BEFORE_STACKS, Shower, Table, order};
 use crate::{
     lang::hist::{
         Flags, Trigger, Value,
-        action::{Deed, Handler},
+        action::{ActionKind, Handler},
     },
     plan::hist::{Layout, word},
     render::{hist::HistEnv, printf::pointer},
@@ -52,7 +52,7 @@ impl Shower<'_> {
         if !values.is_empty() {
             row.insert("values".to_owned(), values.into());
         }
-        for action in self.hist.actions.iter().filter(|action| action.deed != Deed::Snapshot) {
+        for action in self.hist.actions.iter().filter(|action| action.kind != ActionKind::Snapshot) {
             let (name, tracked) = match &action.handler {
                 Handler::Max(tracked) => ("max", tracked),
                 Handler::Change(tracked) => ("changed", tracked),

@@ -3,7 +3,7 @@
 pub mod json;
 mod order;
 
-use crate::lang::hist::action::{Deed, Handler};
+use crate::lang::hist::action::{ActionKind, Handler};
 use crate::lang::hist::{Flags, Hist, Trigger, Value};
 use crate::plan::hist::{Layout, word};
 
@@ -190,7 +190,7 @@ impl<'a> Shower<'a> {
 
     /// Writes the values that `onmax()` and `onchange()` save.
     fn tracked(&self, out: &mut Vec<u8>, entry: &[u8]) {
-        for action in self.hist.actions.iter().filter(|action| action.deed != Deed::Snapshot) {
+        for action in self.hist.actions.iter().filter(|action| action.kind != ActionKind::Snapshot) {
             let (word, tracked) = match &action.handler {
                 Handler::Max(tracked) => ("max", tracked),
                 Handler::Change(tracked) => ("changed", tracked),
@@ -215,7 +215,7 @@ impl<'a> Shower<'a> {
 
     fn snapshot(&self, out: &mut Vec<u8>) {
         let Some((value, key, comm)) = &self.table.snapshot else { return };
-        let Some(action) = self.hist.actions.iter().find(|action| action.deed == Deed::Snapshot) else {
+        let Some(action) = self.hist.actions.iter().find(|action| action.kind == ActionKind::Snapshot) else {
             return;
         };
         let (word, variable) = match &action.handler {

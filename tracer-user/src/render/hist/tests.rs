@@ -86,7 +86,7 @@ fn json() {
 }
 
 #[test]
-fn what_actions_keep() {
+fn values_saved_by_actions() {
     let command = "keys=pid:x=bytes:onmax($x).save(prio,bytes)";
     assert_eq!(
         shown(command, &[(&[1], &[2, 5, 9, 3, 4, 15])]).lines().take(2).collect::<Vec<_>>(),

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_as_the_kernel_lays_them_out() {
+    fn numbers_have_the_kernels_layout() {
         for (format, value, expected) in [
             ("%d", u64::MAX, "-1"),
             ("%u", u64::MAX, "4294967295"),

@@ -1,7 +1,7 @@
-//! Calls that only probe what the kernel supports: trial loads of any program type, and links that cannot succeed.
+//! Calls that only test the kernel's features: trial loads of any program type, and links that cannot succeed.
 //!
-//! Nothing persists: the caller drops what it gets. The error number is the answer, so this module does not interpret
-//! it.
+//! Nothing persists: the caller drops the returned descriptors. The error number is the answer, so this module does
+//! not interpret it.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -61,7 +61,7 @@ pub fn attach_tracing(prog: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     link::attach_tracing(prog)
 }
 
-/// Requests a kprobe.multi link to no function at all.
+/// Requests a kprobe.multi link without functions.
 ///
 /// # Errors
 /// Always fails: `EINVAL` if the kernel supports such links, `EOPNOTSUPP` if it does not.

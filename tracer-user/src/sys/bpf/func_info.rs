@@ -1,8 +1,9 @@
-//! The function types that the verifier requires of a program with callbacks.
+//! The function types that the verifier requires of a program with callbacks or with tail calls in functions.
 //!
 //! A program may load the address of one of its functions (the callback of `bpf_loop`) only if its BTF declares the
-//! function static (`check_ld_imm()`, kernel/bpf/verifier.c: "missing btf func_info"). Nothing else of the type
-//! matters, so all functions of all programs share one: no arguments, returns u64.
+//! function static (`check_ld_imm()`, kernel/bpf/verifier.c: "missing btf func_info"). A function may tail-call only
+//! if its BTF declares that it returns a number ("tail_call is not allowed in subprogs without BTF"). Nothing else of
+//! the type matters, so all functions of all programs share one: no arguments, returns u64.
 
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -24,24 +25,31 @@ const CALL: (u8, u8) = ((BPF_JMP | BPF_CALL) as u8, BPF_PSEUDO_CALL as u8);
 /// Opcode and source register of an instruction that loads the address of a function of the program.
 const ADDRESS: (u8, u8) = ((BPF_LD | BPF_IMM | BPF_DW) as u8, BPF_PSEUDO_FUNC as u8);
 
+/// Opcode and source register of an instruction that calls a helper.
+const HELPER: (u8, u8) = ((BPF_JMP | BPF_CALL) as u8, 0);
+/// Number of the helper `bpf_tail_call` (include/uapi/linux/bpf.h).
+const TAIL_CALL: i32 = 12;
+
 /// BTF id of the function in [`types`].
 const FUNCTION: u32 = 3;
 
-/// Where the program's functions start; None if it takes no function's address.
+/// Where the program's functions start; `None` if it needs no types.
 pub(super) fn of(insns: &[u8]) -> Option<Vec<bpf_func_info>> {
     let mut starts = vec![0];
-    let mut wanted = false;
+    let (mut takes_address, mut tail_calls) = (false, false);
     let (insns, _) = insns.as_chunks::<8>();
     for (slot, [code, registers, _, _, immediate @ ..]) in insns.iter().enumerate() {
         let kind = (*code, *registers >> 4);
         if kind == CALL || kind == ADDRESS {
             let relative = i32::from_le_bytes(*immediate);
             starts.extend(u32::try_from(slot as i64 + 1 + i64::from(relative)));
-            wanted |= kind == ADDRESS;
+            takes_address |= kind == ADDRESS;
         }
+        tail_calls |= kind == HELPER && i32::from_le_bytes(*immediate) == TAIL_CALL;
     }
     starts.sort_unstable();
     starts.dedup();
+    let wanted = takes_address || tail_calls && starts.len() > 1;
     wanted.then(|| starts.into_iter().map(|insn_off| bpf_func_info { insn_off, type_id: FUNCTION }).collect())
 }
 

@@ -1,4 +1,4 @@
-//! What the kernel tells about a map, program, link or BTF object: `BPF_OBJ_GET_INFO_BY_FD`.
+//! Information about a map, program, link or BTF object: `BPF_OBJ_GET_INFO_BY_FD`.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -22,7 +22,7 @@ unsafe impl Info for bpf_link_info {}
 // SAFETY: as above.
 unsafe impl Info for bpf_btf_info {}
 
-/// The information about an object. Fields that this kernel does not know are zero.
+/// The information about an object. Fields that this kernel lacks are zero.
 ///
 /// # Errors
 /// The kernel's error: `EINVAL` for an object of another kind.

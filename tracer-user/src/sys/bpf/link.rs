@@ -71,8 +71,8 @@ impl Prog {
     }
 
     /// Attaches a program for `BPF_TRACE_UPROBE_MULTI` to an instruction of a file, or to the return of the function
-    /// that begins there (6.6 and later). `reference` is the offset of a counter that the kernel raises meanwhile; 0
-    /// for none. `cookie` is the value that the program can read.
+    /// that begins there (6.6 and later). `reference` is the offset of a counter that the kernel increments while the
+    /// link exists; 0 for none. `cookie` is the value that the program can read.
     ///
     /// # Errors
     /// `EBADF` if the path is not a regular file, `EINVAL` for an offset that cannot be probed, `ENOENT` if the file

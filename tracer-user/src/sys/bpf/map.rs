@@ -27,7 +27,7 @@ pub enum MapKind {
     PerCpuArray = bpf_map_type::BPF_MAP_TYPE_PERCPU_ARRAY as u32,
     /// Arbitrary keys; a full map evicts the least recently used entry.
     LruHash = bpf_map_type::BPF_MAP_TYPE_LRU_HASH as u32,
-    /// Other maps.
+    /// Keys are 0 to `max_entries` - 1, the values are other maps.
     ArrayOfMaps = bpf_map_type::BPF_MAP_TYPE_ARRAY_OF_MAPS as u32,
     /// Records from programs to user space.
     RingBuf = bpf_map_type::BPF_MAP_TYPE_RINGBUF as u32,
@@ -170,13 +170,13 @@ impl Map {
     ///
     /// # Errors
     /// As [`Map::update`].
-    pub fn set_fds(&self, maps: &[Self]) -> Result<(), Errno> {
+    pub fn set_fds(&self, maps: &[impl AsFd]) -> Result<(), Errno> {
         // Keys and values are four-byte numbers here.
         if self.kind.is_per_cpu() || (self.key_size, self.value_size) != (4, 4) {
             return Err(Errno::INVAL);
         }
         let keys: Vec<u32> = (0..maps.len() as u32).collect();
-        let values: Vec<i32> = maps.iter().map(|map| map.fd.as_raw_fd()).collect();
+        let values: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
         let mut arguments = arguments();
         arguments.batch.keys = keys.as_ptr() as u64;
         arguments.batch.values = values.as_ptr() as u64;
@@ -253,7 +253,8 @@ impl Map {
             let found =
                 unsafe { self.element(bpf_cmd::BPF_MAP_GET_NEXT_KEY, last, next.as_mut_ptr() as u64) };
             match found {
-                // If the previous key was removed meanwhile, the kernel restarts at the first key: the length limits the walk.
+                // If the previous key was removed meanwhile, the kernel restarts at the first key: the length limits
+                // the walk.
                 Ok(()) if keys.len() >= self.max_entries as usize => return Ok(keys),
                 Ok(()) => keys.push(next),
                 Err(Errno::NOENT) => return Ok(keys),
@@ -279,6 +280,11 @@ impl Map {
     /// Number of entries the map was created for; bytes for a ring buffer.
     pub fn max_entries(&self) -> u32 {
         self.max_entries
+    }
+
+    /// Bytes of a value.
+    pub(super) fn value_size(&self) -> usize {
+        self.value_size
     }
 
     /// Maps an array created with [`flag::MMAPABLE`] into this process.
@@ -310,7 +316,7 @@ pub struct MappedArray {
 }
 
 impl MappedArray {
-    /// The word at a byte offset; None unless it is aligned and lies entirely inside the mapping.
+    /// The word at a byte offset; None unless it is aligned and entirely inside the mapping.
     fn word<T>(&self, offset: usize) -> Option<*mut T> {
         let end = offset.checked_add(size_of::<T>())?;
         if !offset.is_multiple_of(align_of::<T>()) || end > self.memory.len() {
@@ -335,7 +341,7 @@ impl MappedArray {
 
     /// Reads the eight-byte word at a byte offset; None if the offset is invalid.
     pub fn load(&self, offset: usize) -> Option<u64> {
-        Some(self.long(offset)?.load(Ordering::Relaxed))
+        Some(self.long(offset)?.load(Ordering::Acquire))
     }
 
     /// Reads the four-byte word at a byte offset; None if the offset is invalid.
@@ -412,7 +418,7 @@ mod tests {
             assert_eq!(array.update(&[0; 4], value), Err(Errno::INVAL));
         }
         assert_eq!(array.lookup_per_cpu(&[0; 4]), Err(Errno::INVAL));
-        assert_eq!(array.set_fds(&[]), Err(Errno::INVAL), "its values are no descriptors");
+        assert_eq!(array.set_fds(&[] as &[Map; 0]), Err(Errno::INVAL), "its values are no descriptors");
     }
 
     #[test]
@@ -432,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn words_outside_of_an_array_are_none() {
+    fn words_outside_an_array_do_not_exist() {
         let Some(map) = map(&MapSpec { flags: flag::MMAPABLE, ..ARRAY }) else { return };
         let array = map.mapped().unwrap();
         assert_eq!((array.store_long(8, 5), array.load(8), array.load_word(8)), (Some(()), Some(5), Some(5)));

@@ -1,8 +1,8 @@
 //! bpf(2) itself: the call, its arguments, and the descriptors that it returns.
 //!
 //! Commands, flags and argument layouts are those of `aya_obj::generated`, which aya generates from
-//! include/uapi/linux/bpf.h. The kernel accepts a block that is longer than it knows if the rest is zero, so each call
-//! passes the whole `union bpf_attr`.
+//! include/uapi/linux/bpf.h. The kernel accepts a block longer than its own structure if the rest is zero, so each
+//! call passes the whole `union bpf_attr`.
 
 use std::{
     ffi::c_char,
@@ -14,6 +14,7 @@ use aya_obj::generated::{bpf_attr, bpf_cmd};
 use crate::sys::{Errno, check};
 
 pub mod btf;
+pub mod cpu_ring;
 pub mod feature;
 mod func_info;
 mod info;
@@ -21,6 +22,7 @@ pub mod link;
 pub mod map;
 pub mod pin;
 pub mod prog;
+pub mod quiesce;
 pub mod ring;
 
 /// Arguments that are all zero, for the caller to fill in field by field.

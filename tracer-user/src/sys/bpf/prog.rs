@@ -29,7 +29,7 @@ pub enum ProgKind {
     Syscall = bpf_prog_type::BPF_PROG_TYPE_SYSCALL as u32,
 }
 
-/// What a program is loaded for, where its type alone does not determine it.
+/// The use of a program, where its type alone does not determine it.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Purpose<'a> {
     /// The type suffices.
@@ -125,7 +125,7 @@ impl Prog {
         Self::load_flagged(kind, purpose, flags, insns, title)
     }
 
-    /// Like [`Prog::load_for`], for a program that may sleep: one for uprobes (6.0 and later).
+    /// Like [`Prog::load_for`], for a sleepable program of uprobes (6.0 and later).
     ///
     /// # Errors
     /// As [`Prog::load`].
@@ -187,7 +187,7 @@ impl Prog {
         self.attach_type == purpose.attach_type()
     }
 
-    /// The same program with a descriptor of its own.
+    /// The same program with a second descriptor.
     ///
     /// # Errors
     /// If no further descriptor is available.
@@ -249,7 +249,7 @@ pub(super) struct LoadRequest<'a> {
     pub(super) insns: &'a [u8],
     /// The name in the kernel's listings.
     pub(super) title: &'a str,
-    /// The start of each function; empty for a program without callbacks.
+    /// The start of each function; empty for a program that needs no function types.
     pub(super) functions: &'a [bpf_func_info],
     /// The types of the functions.
     pub(super) types: Option<BorrowedFd<'a>>,

@@ -1,9 +1,9 @@
 //! The reader's side of a BPF ring buffer (`kernel/bpf/ringbuf.c`).
 //!
-//! One page holds the consumer's position, which this side writes. The next page holds the producer's. Then the data
-//! follows, mapped twice in a row, so that a record never wraps. A header with a length word and two flag bits
-//! precedes each record, and records are padded to eight bytes. Nothing is copied: the caller reads each record in
-//! place, and its space is released afterwards.
+//! The first page has the consumer's position, which this side writes. The next page has the producer's position.
+//! Then the data follows, mapped twice in a row, so that a record never wraps. A header with a length word and two
+//! flag bits precedes each record, and records are padded to eight bytes. Nothing is copied: the caller reads each
+//! record in place, and its space is released afterwards.
 
 use std::{
     os::fd::{AsFd, BorrowedFd},

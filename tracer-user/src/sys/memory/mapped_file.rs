@@ -32,8 +32,8 @@ impl MappedFile {
     /// Reads or maps a whole file.
     ///
     /// # Errors
-    /// `ENODEV` for a sysfs file that cannot be mapped, `EINVAL` for an empty one; otherwise the error of reading the
-    /// file.
+    /// `ENODEV` for a sysfs file that cannot be mapped, `EINVAL` for an empty file that would be mapped; otherwise
+    /// the error of reading the file.
     pub fn map(file: &File) -> Result<Self, Errno> {
         if !is_constant(file) {
             let mut bytes = Vec::new();
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_still_change_is_copied() {
+    fn changeable_files_are_copied() {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let mut file = File::from(memfd_create("test", flags).unwrap());
         file.write_all(b"hello").unwrap();

@@ -107,7 +107,7 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(20);
 
     #[test]
-    fn others_wait_for_an_operation_on_a_uprobe_for_so_long() {
+    fn waiting_for_an_operation_on_a_uprobe_is_limited() {
         let mutex = EventMutex::new();
         let both = [mutex.enter(SOON).unwrap(), mutex.enter(SOON).unwrap()];
         std::thread::scope(|scope| {

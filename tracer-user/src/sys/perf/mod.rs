@@ -12,7 +12,7 @@ use super::{Errno, check, cpus::Cpus};
 
 pub mod event_mutex;
 
-/// What an event is: the fields of `struct perf_event_attr` that differ between events.
+/// The fields of `struct perf_event_attr` that differ between events.
 #[derive(Clone, Copy, Default)]
 struct Attr {
     kind: u32,
@@ -133,7 +133,7 @@ mod tests {
         (perf_type_id::PERF_TYPE_SOFTWARE as u32, perf_sw_ids::PERF_COUNT_SW_DUMMY as u64);
 
     #[test]
-    fn an_event_is_opened_on_a_cpu_that_is_on() {
+    fn an_event_is_opened_on_an_online_cpu() {
         let dummy = || Attr { kind: DUMMY.0, config: DUMMY.1, ..Attr::default() };
         let online = Cpus::online().unwrap();
         let off = Cpus::possible().unwrap().ids();

@@ -1,7 +1,7 @@
 //! A command whose process waits before it executes the program.
 //!
-//! The process reports its thread id, and waits for one byte. So the caller can set up everything that concerns the
-//! process before the program's first instruction.
+//! The process reports its thread id and waits for one byte. The caller can therefore set up everything that concerns
+//! the process before the program's first instruction.
 
 use std::{
     io::{self, PipeWriter, Read, Write},
@@ -23,7 +23,7 @@ impl HeldCommand {
     /// so it must only make system calls.
     ///
     /// # Errors
-    /// When no process, pipe or thread can be made, or `own_id` fails.
+    /// If no process, pipe or thread can be created, or `own_id` fails.
     pub fn start(
         mut command: Command,
         own_id: impl Fn() -> io::Result<u32> + Send + Sync + 'static,
@@ -60,7 +60,7 @@ impl HeldCommand {
     /// Lets the process execute the program.
     ///
     /// # Errors
-    /// When the program cannot be executed.
+    /// If the program cannot be executed.
     pub fn release(self) -> io::Result<Child> {
         let Self { mut go, spawning, .. } = self;
         go.write_all(b"\n")?;

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_kept_is_gone_from_all_sets() {
+    fn dropped_capabilities_are_gone_from_all_sets() {
         let before = capabilities(None).unwrap();
         let keep = CapabilitySet::SYSLOG | CapabilitySet::BPF;
         in_a_thread(|| {
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_executed_gets_nothing_back() {
+    fn an_executed_program_regains_no_capabilities() {
         let status = in_a_thread(|| {
             drop_to(CapabilitySet::SYSLOG).unwrap();
             std::fs::read_to_string("/proc/thread-self/status").unwrap();

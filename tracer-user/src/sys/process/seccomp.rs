@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_the_list_is_refused() {
+    fn calls_that_are_not_listed_are_refused() {
         let rules = [Rule::any(libc::SYS_getpid), Rule { call: libc::SYS_socket, arguments: DOMAIN }];
         confined(&rules, &[libc::SYS_uname], || {
             assert_eq!(raw(libc::SYS_getpid, [0; 3]), Ok(std::process::id().into()));
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_without_conditions_outdoes_others() {
+    fn a_rule_without_conditions_takes_precedence() {
         for rules in [
             [Rule::any(libc::SYS_socket), Rule { call: libc::SYS_socket, arguments: DOMAIN }],
             [Rule { call: libc::SYS_socket, arguments: DOMAIN }, Rule::any(libc::SYS_socket)],

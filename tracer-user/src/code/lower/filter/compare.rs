@@ -1,4 +1,4 @@
-//! Compares bytes in memory with known bytes: word loads where possible, byte classes, ranges.
+//! Compares bytes in memory with constant bytes by word loads, byte classes and ranges.
 
 use crate::code::{
     asm::{Alu, Cond, Label, Operand, Reg, Width},
@@ -11,17 +11,17 @@ pub(super) struct Bytes {
     pub(super) base: Reg,
     pub(super) off: i32,
     /// Number of bytes that may be loaded from there.
-    pub(super) room: usize,
+    pub(super) available: usize,
     /// Whether loads must be aligned, as in the context and on the stack.
     pub(super) aligned: bool,
 }
 
 impl Bytes {
     pub(super) fn skip(self, bytes: usize) -> Self {
-        Self { off: self.off + bytes as i32, room: self.room.saturating_sub(bytes), ..self }
+        Self { off: self.off + bytes as i32, available: self.available.saturating_sub(bytes), ..self }
     }
 
-    /// The widest load at `at` for `left` wanted bytes: its width, and how many of its bytes are wanted.
+    /// The widest load at `at` if `left` bytes remain to compare: its width, and the number of its bytes to compare.
     fn load(self, at: usize, left: usize) -> (Width, usize) {
         let address = self.off + at as i32;
         for (width, size) in [(Width::D, 8_usize), (Width::W, 4), (Width::H, 2)] {
@@ -32,7 +32,7 @@ impl Bytes {
                 return (width, size);
             }
             // One wider load with a shift is cheaper than two narrow loads.
-            if left > size / 2 && at + size <= self.room {
+            if left > size / 2 && at + size <= self.available {
                 return (width, left);
             }
         }
@@ -75,7 +75,7 @@ pub(super) fn compare(emit: &mut Emitter, bytes: Bytes, expected: &[u8], miss: L
     }
 }
 
-/// Jumps to `miss` unless R0 lies in one of the ranges (both ends included). Otherwise jumps to `hit` or falls through.
+/// Jumps to `miss` unless R0 is in one of the ranges (both ends included). Otherwise jumps to `hit` or falls through.
 pub(super) fn within(emit: &mut Emitter, ranges: &[(u32, u32)], hit: Label, miss: Label) {
     let Some((last, ranges)) = ranges.split_last() else {
         emit.jump_past(miss);
@@ -122,13 +122,13 @@ mod tests {
 
     #[test]
     fn loads_are_as_wide_as_the_place_allows() {
-        let context = Bytes { base: Reg::R1, off: 8, room: 16, aligned: true };
+        let context = Bytes { base: Reg::R1, off: 8, available: 16, aligned: true };
         assert_eq!(context.load(0, 5), (Width::D, 5));
         assert_eq!(context.load(0, 4), (Width::W, 4));
         assert_eq!(context.load(0, 3), (Width::W, 3));
         assert_eq!(context.load(8, 8), (Width::D, 8));
         assert_eq!(context.skip(4).load(0, 8), (Width::W, 4));
         // No load reaches beyond the field.
-        assert_eq!(Bytes { room: 6, ..context }.load(0, 6), (Width::W, 4));
+        assert_eq!(Bytes { available: 6, ..context }.load(0, 6), (Width::W, 4));
     }
 }

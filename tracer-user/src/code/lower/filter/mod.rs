@@ -9,8 +9,6 @@ mod number;
 mod search;
 mod text;
 
-use tracer_abi::RECORD_AREA;
-
 use super::{
     emitter::{Emitter, Uses},
     exits::{Exits, Next},
@@ -80,8 +78,8 @@ pub(super) enum Built<'a> {
 }
 
 impl<'a> Built<'a> {
-    /// The record that the hook needs, if a filter reads it (`is_read`), or if the function does something
-    /// (`has_effect`) that depends on the condition of an event probe.
+    /// The record that must be built at this hook. It is needed if a filter reads it (`is_read`), or if an event
+    /// probe has a condition and the function has an effect (`has_effect`).
     pub(super) fn of(hook: &'a ProgramContext, is_read: bool, has_effect: bool) -> Option<Self> {
         match hook {
             ProgramContext::Probe(plan) if is_read || (plan.when.is_some() && has_effect) => {
@@ -93,7 +91,7 @@ impl<'a> Built<'a> {
     }
 }
 
-/// Lowers the filters of one function: owns its values, its texts and its searches.
+/// Lowers the filters of one function. It owns the function's values, texts and searches.
 pub(super) struct FilterLowering<'a> {
     values: Values<'a>,
     texts: Texts,
@@ -119,10 +117,6 @@ impl<'a> FilterLowering<'a> {
     ) -> Result<(), LowerError> {
         match built {
             Built::Probe(plan) => {
-                if let Some(base) = &plan.base {
-                    emit.use_scratch();
-                    image::base_record(emit, base, RECORD_AREA, false)?;
-                }
                 if let Some(when) = &plan.when {
                     self.condition(emit, when, no)?;
                 }
@@ -149,7 +143,7 @@ impl<'a> FilterLowering<'a> {
         Ok(())
     }
 
-    /// Starts a filter, or several that are lowered one after the other: no text is fetched yet.
+    /// Starts a filter, or several filters that are lowered one after the other. No text is fetched at this point.
     pub(super) fn start(&mut self, emit: &mut Emitter, filter: &Filter) {
         self.texts.start(emit, filter);
     }

@@ -1,7 +1,7 @@
 //! Searches in text of varying length: callbacks of `bpf_loop`.
 //!
 //! The verifier would walk a plain loop iteration by iteration and exhaust its budget after a few tests. It verifies a
-//! `bpf_loop` callback (5.17) once, whatever the count. Each segment that is searched for has a callback. A program may
+//! `bpf_loop` callback (5.17) once for any count. Each segment that is searched for has a callback. A program may
 //! have at most 256 functions; a filter with more segments shares callbacks, and a number in the [`Request`] selects
 //! the segment.
 
@@ -152,7 +152,7 @@ fn callback(number: usize, searches: &[Search]) -> Function {
         // R4 never exceeds this; the check is for the verifier.
         emit.jump_if(Cond::Gt, Reg::R4, (max - segment.len()) as i32, end);
         emit.alu(Alu::Add, Reg::R3, Reg::R4);
-        let bytes = Bytes { base: Reg::R3, off: 0, room: segment.len(), aligned: false };
+        let bytes = Bytes { base: Reg::R3, off: 0, available: segment.len(), aligned: false };
         match_segment(&mut emit, bytes, segment, on);
         emit.jump(found);
         emit.bind(next);

@@ -17,14 +17,12 @@ use crate::{
         asm::{Alu, Atomic, Cond, MapRef, Reg, Width},
         lower::{emitter::Emitter, output::LowerError, values::Values},
     },
-    lang::hist::action::{Action, Deed, Handler},
+    lang::hist::action::{Action, ActionKind, Handler},
     plan::hist::{COMM_SIZE, snapshot},
 };
 
 /// Number of attempts at a lock or an exchange.
 const TRIES: i32 = 128;
-/// `BPF_RB_NO_WAKEUP`
-const NO_WAKEUP: i32 = 1;
 
 /// Name of the function that emits the synthetic event of the action with this number.
 pub fn emission(action: usize) -> String {
@@ -42,7 +40,7 @@ pub(super) fn action(
 ) -> Result<(), LowerError> {
     let (tracked, skip) = match &action.handler {
         Handler::Match { .. } => return perform(emit, values, number, action, update, key),
-        // The condition under which there is nothing to do.
+        // The condition under which the action has no effect.
         Handler::Max(tracked) => (tracked, Cond::Le),
         Handler::Change(tracked) => (tracked, Cond::Eq),
     };
@@ -53,7 +51,7 @@ pub(super) fn action(
     emit.load(Width::D, Reg::R1, Reg::R7, value);
     emit.load(Width::D, Reg::R0, Reg::R9, old);
     emit.jump_if(skip, Reg::R1, Reg::R0, over);
-    let lock = update.layout.lock.filter(|_| action.deed == Deed::Save);
+    let lock = update.layout.lock.filter(|_| action.kind == ActionKind::Save);
     let lock = lock.map(|at| (at as i16, take_lock(emit, Reg::R9, at as i16)));
     emit.load(Width::D, Reg::R1, Reg::R7, value);
     emit.load(Width::D, Reg::R0, Reg::R9, old);
@@ -85,18 +83,18 @@ fn perform(
     update: &Update<'_>,
     key: KeyPlace,
 ) -> Result<(), LowerError> {
-    match action.deed {
-        Deed::Save => {
+    match action.kind {
+        ActionKind::Save => {
             for (variable, value) in &update.hist.saved {
                 set_variable(emit, values, variable, value, update)?;
             }
             Ok(())
         }
-        Deed::Snapshot => {
+        ActionKind::Snapshot => {
             snapshot(emit, action, update, key);
             Ok(())
         }
-        Deed::Trace => {
+        ActionKind::Trace => {
             if update.emits.get(number) == Some(&true) {
                 emit_event(emit, number, action, update);
             }
@@ -177,10 +175,10 @@ fn snapshot(emit: &mut Emitter, action: &Action, update: &Update<'_>, key: KeyPl
     emit.bind(over);
 }
 
-/// Writes a control record to the CPU's ring, or sets the word that reports that the ring was full.
+/// Writes a control record, or sets the word that reports that there was no space for it.
 fn request_snapshot(emit: &mut Emitter) {
     let (lost, done) = (emit.label(), emit.label());
-    control_record(emit, control::SNAPSHOT, NO_WAKEUP, lost);
+    control_record(emit, control::SNAPSHOT, lost);
     emit.jump(done);
     emit.bind(lost);
     emit.map_value(Reg::R1, MapRef::Switches);

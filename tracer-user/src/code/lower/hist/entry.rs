@@ -1,10 +1,8 @@
-//! The entry of a key: finds or creates it, and adds to its sums.
-//!
-//! An entry of one CPU is created from zeroes on the stack, with the task's name. An entry that all CPUs share is
-//! created from an empty value, and the hit that created it then writes the name.
+//! The entry of a key: finds or makes it, and adds to its sums. The hit that makes it writes the task's name.
 
 use super::{
     number::number,
+    table::Search,
     update::{KeyPlace, Update, copy_comm},
 };
 use crate::{
@@ -15,10 +13,7 @@ use crate::{
     plan::source::ProgramContext,
 };
 
-/// `BPF_NOEXIST`
-const NO_EXIST: i32 = 1;
-
-/// Finds or creates the entry and adds to its sums. R9 = the entry, if CPUs share it.
+/// Finds or makes the entry and adds to its sums. R9 = the entry.
 pub(super) fn count(
     emit: &mut Emitter,
     values: &mut Values<'_>,
@@ -33,73 +28,43 @@ pub(super) fn count(
         emit.store(Width::D, Reg::R10, slot, Reg::R0);
         addends.push(slot);
     }
-    if update.layout.is_shared() {
-        shared_entry(emit, values, update, key);
-        add_for_all(emit, update, &addends);
-    } else {
-        own_entry(emit, values, update, key);
-        add(emit, update, &addends);
-    }
+    entry(emit, values, update, key)?;
+    add(emit, update, &addends);
     Ok(())
 }
 
-/// R0 = this CPU's entry.
-fn own_entry(emit: &mut Emitter, values: &mut Values<'_>, update: &Update<'_>, key: KeyPlace) {
-    let layout = update.layout;
-    let found = emit.label();
+/// R9 = the entry; this CPU's copy, if each CPU has one.
+fn entry(
+    emit: &mut Emitter,
+    values: &mut Values<'_>,
+    update: &Update<'_>,
+    key: KeyPlace,
+) -> Result<(), LowerError> {
+    let search = Search { map: MapRef::HistTable, table: update.table, places: update.places, key };
+    let cpu = (!update.layout.is_shared()).then(|| {
+        let cpu = emit.alloc(8);
+        emit.call(Helper::GetSmpProcessorId);
+        emit.store(Width::D, Reg::R10, cpu, Reg::R0);
+        (cpu, update.out)
+    });
+    let (none, done) = (emit.label(), emit.label());
     emit.note("entry");
-    find(emit, key);
-    emit.jump_if(Cond::Ne, Reg::R0, 0, found);
-    let new = emit.alloc(layout.size);
-    for word in (0..layout.size as i16).step_by(8) {
-        emit.store(Width::D, Reg::R10, new + word, 0);
-    }
-    if let Some(comm) = layout.comm {
-        write_task_name(emit, values, Reg::R10, new + comm as i16);
-    }
-    emit.map(Reg::R1, MapRef::HistTable);
-    emit.address(Reg::R2, key.base, i32::from(key.at));
-    emit.address(Reg::R3, Reg::R10, i32::from(new));
-    emit.mov(Reg::R4, NO_EXIST);
-    emit.call(Helper::MapUpdateElem);
-    find(emit, key);
-    emit.jump_if(Cond::Ne, Reg::R0, 0, found);
-    full(emit);
-    emit.bind(found);
-}
-
-/// R9 = the entry that all CPUs share.
-fn shared_entry(emit: &mut Emitter, values: &mut Values<'_>, update: &Update<'_>, key: KeyPlace) {
-    let (made, found, done) = (emit.alloc(8), emit.label(), emit.label());
-    emit.note("entry");
-    find(emit, key);
-    emit.jump_if(Cond::Ne, Reg::R0, 0, found);
-    emit.map(Reg::R1, MapRef::HistTable);
-    emit.address(Reg::R2, key.base, i32::from(key.at));
-    emit.map_value(Reg::R3, MapRef::HistEmpty);
-    emit.mov(Reg::R4, NO_EXIST);
-    emit.call(Helper::MapUpdateElem);
-    emit.store(Width::D, Reg::R10, made, Reg::R0);
-    find(emit, key);
-    let Some(comm) = update.layout.comm else {
-        emit.jump_if(Cond::Ne, Reg::R0, 0, found);
-        full(emit);
-        emit.bind(found);
-        emit.mov(Reg::R9, Reg::R0);
-        return;
-    };
-    let there = emit.label();
-    emit.jump_if(Cond::Ne, Reg::R0, 0, there);
-    full(emit);
-    emit.bind(there);
-    emit.mov(Reg::R9, Reg::R0);
-    emit.load(Width::D, Reg::R1, Reg::R10, made);
-    emit.jump_if(Cond::Ne, Reg::R1, 0, done);
-    write_task_name(emit, values, Reg::R9, comm as i16);
+    search.leave_if_closed(emit, update.out);
+    search.find_or_make(emit, none, |emit, number| {
+        if let Some(comm) = update.layout.comm {
+            emit.load(Width::D, Reg::R4, Reg::R10, number);
+            emit.alu(Alu::And, Reg::R4, update.table.entries.cast_signed() - 1);
+            search.entry(emit, Reg::R9, cpu);
+            write_task_name(emit, values, Reg::R9, comm as i16);
+        }
+        Ok(())
+    })?;
+    search.entry(emit, Reg::R9, cpu);
     emit.jump(done);
-    emit.bind(found);
-    emit.mov(Reg::R9, Reg::R0);
+    emit.bind(none);
+    full(emit);
     emit.bind(done);
+    Ok(())
 }
 
 /// Counts a drop and exits.
@@ -112,37 +77,22 @@ fn full(emit: &mut Emitter) {
     emit.exit();
 }
 
+/// Adds to the sums of the entry in R9.
 fn add(emit: &mut Emitter, update: &Update<'_>, addends: &[i16]) {
-    for sum in 0..update.layout.sums {
-        let at = 8 * sum as i16;
-        emit.load(Width::D, Reg::R1, Reg::R0, at);
-        match sum.checked_sub(1) {
-            None => emit.alu(Alu::Add, Reg::R1, 1),
-            Some(value) => {
-                emit.load(Width::D, Reg::R2, Reg::R10, addends[value]);
-                emit.alu(Alu::Add, Reg::R1, Reg::R2);
-            }
-        }
-        emit.store(Width::D, Reg::R0, at, Reg::R1);
-    }
-}
-
-fn add_for_all(emit: &mut Emitter, update: &Update<'_>, addends: &[i16]) {
     for sum in 0..update.layout.sums {
         match sum.checked_sub(1) {
             None => emit.mov(Reg::R1, 1),
             Some(value) => emit.load(Width::D, Reg::R1, Reg::R10, addends[value]),
         }
-        let off = 8 * sum as i16;
-        emit.atomic(Width::D, Atomic::AddOnly, Reg::R9, off, Reg::R1);
+        let at = 8 * sum as i16;
+        if update.is_atomic {
+            emit.atomic(Width::D, Atomic::AddOnly, Reg::R9, at, Reg::R1);
+        } else {
+            emit.load(Width::D, Reg::R2, Reg::R9, at);
+            emit.alu(Alu::Add, Reg::R2, Reg::R1);
+            emit.store(Width::D, Reg::R9, at, Reg::R2);
+        }
     }
-}
-
-/// R0 = the entry of the key.
-fn find(emit: &mut Emitter, key: KeyPlace) {
-    emit.map(Reg::R1, MapRef::HistTable);
-    emit.address(Reg::R2, key.base, i32::from(key.at));
-    emit.call(Helper::MapLookupElem);
 }
 
 /// Writes the name of the current task; the idle task has the name that the kernel's histograms use

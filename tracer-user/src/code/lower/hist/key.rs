@@ -50,7 +50,7 @@ pub(super) fn build(
                 emit.store(Width::D, key.base, at, Reg::R0);
             }
             KeyKind::Text => {
-                // One byte more than is copied, for the NUL; the key's part is long enough.
+                // The key has space for the NUL: one byte more than the text's field.
                 let size = match &value.field {
                     Some(field) if field.class == FieldClass::StaticString => part.size.min(field.size + 1),
                     _ => part.size,

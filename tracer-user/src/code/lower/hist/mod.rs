@@ -3,11 +3,12 @@
 //! For a synthetic event, the update is a part of the programs that emit the event ([`Entry::Record`]).
 //!
 //! The key is built in place: on the stack, or in memory of the CPU if it is long or there are variables. Sums are
-//! computed before the lookup. A new entry is created with `BPF_NOEXIST`, so that only one of two
-//! concurrent hits creates it and both count. A hit on a full table counts as a drop.
+//! computed before the search ([`table`]). Only one of two concurrent hits makes a new entry, and both count. A hit on a
+//! full table counts as a drop.
 //!
-//! A table that only counts has one value per CPU. A program does not run inside itself on a CPU, so plain additions
-//! are exact. If there are variables, all CPUs share one entry per key and add atomically ([`entry`]). Variables of
+//! In a table that only counts, each CPU has a copy of each entry. A program does not run inside itself on a CPU, so
+//! plain additions are exact. Several programs that emit one synthetic event add atomically, and so do all programs if
+//! there are variables, because all CPUs then share an entry ([`entry`]). Variables of
 //! other histograms are looked up first, and a hit for which one is not set has no effect ([`variable`]). Actions come
 //! last ([`action`]).
 //!
@@ -18,6 +19,7 @@ mod control;
 mod entry;
 mod key;
 mod number;
+mod table;
 mod update;
 mod variable;
 mod within;
@@ -35,7 +37,7 @@ use crate::{
     lang::hist::{Function as Compute, Hist, Value},
     plan::{
         filter::{Filter, NumberOp, Test},
-        hist::{Layout, References},
+        hist::{Layout, References, table::TableLayout},
         source::ProgramContext,
     },
 };
@@ -44,6 +46,7 @@ pub use action::emission;
 pub use update::SCRATCH_SIZE;
 pub use within::Within;
 
+use table::Places;
 use update::{Update, place};
 
 /// Symbol of the program.
@@ -56,7 +59,7 @@ pub enum Entry {
     ProgramContext,
     /// As a function, with a record in the form of [`ProgramContext::Inject`] and the context of the program's hook.
     Record,
-    /// As a function of a program that has no hook, with such a record of user space.
+    /// As a function of a program that has no hook, with a record of user space in that form.
     Injected,
 }
 
@@ -73,12 +76,14 @@ pub struct Request<'a> {
     pub hook: &'a ProgramContext,
     /// `common_type` of the event's records.
     pub kind: u16,
-    /// A process; its hits do not count.
+    /// A process whose hits do not count.
     pub but_process: Option<u32>,
     /// The mark of 32-bit system calls, if they do not count.
     pub but_compat: Option<Compat>,
     /// How the update is called.
     pub entry: Entry,
+    /// Number of CPU ids.
+    pub cpus: u32,
     /// The histogram's place in its instance, if it has one.
     pub within: Option<Within>,
     /// For each action, whether it has a function [`emission`] to call; other synthetic events are enabled nowhere.
@@ -94,8 +99,8 @@ pub struct Program {
     pub scratch: bool,
 }
 
-/// The reason why a histogram cannot be counted. The name of a task is not in the record; the kernel reads it from there
-/// and crashes.
+/// The reason why a histogram cannot be counted, if there is one. A record does not contain the name of a task; where
+/// a number is required, the kernel reads the name from the record and crashes.
 pub fn unsupported(hist: &Hist) -> Option<&'static str> {
     fn is_elsewhere(value: &Value) -> bool {
         matches!(value.function, Compute::PtrText | Compute::Comm | Compute::Execname)
@@ -142,7 +147,12 @@ fn lower(request: &Request<'_>, uses: Uses) -> Result<(Vec<Function>, Uses), Low
     filters.branch(&mut emit, filter, Exits { yes, no, next: Next::Yes })?;
     emit.bind(yes);
     let stamp = stamp(&mut emit, hist);
-    let update = Update { hist, layout, references, emits, hook_context, stamp, out: no };
+    let table = &TableLayout::of(layout, request.cpus);
+    // Several programs may emit a record, one of them in an interrupt of another.
+    let is_atomic = layout.is_shared() || request.entry != Entry::ProgramContext;
+    let places = Places::new(&mut emit);
+    let update =
+        Update { hist, layout, table, places, is_atomic, references, emits, hook_context, stamp, out: no };
     let values = filters.values();
     let key = key::build(&mut emit, values, &update)?;
     variable::look_up(&mut emit, &update, key);
@@ -172,7 +182,8 @@ fn numbers(value: &Value) -> Vec<Filter> {
     found
 }
 
-/// Emits the prologue; returns the stack offset of the context of the program's hook, if it is passed separately.
+/// Emits the prologue. Returns the stack offset of the context of the program's hook, if the update receives it
+/// separately.
 fn prologue(emit: &mut Emitter, request: &Request<'_>, out: Label) -> Option<i16> {
     emit.mov(Reg::R6, Reg::R1);
     let context = (request.entry == Entry::Record).then(|| {

@@ -26,6 +26,7 @@ fn program(command: &str) -> Program {
         but_process: None,
         but_compat: None,
         entry: Entry::ProgramContext,
+        cpus: 4,
         within: None,
         emits: &[],
     };
@@ -43,7 +44,7 @@ fn keys_find_their_place() {
 }
 
 #[test]
-fn what_is_not_counted_yet() {
+fn unsupported_values_have_a_reason() {
     assert!(unsupported(&made("keys=pid:x=bytes,y=name").0).is_none());
     assert!(unsupported(&made("keys=pid:x=bytes:onmax($x).save(prio)").0).is_none());
     assert!(unsupported(&made("keys=pid:vals=name").0).is_none());

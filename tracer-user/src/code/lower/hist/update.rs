@@ -1,8 +1,9 @@
-//! State that the steps of an update share: the histogram, places on the stack and in scratch memory, and accesses to the
-//! record.
+//! State that the steps of an update share: the histogram, places on the stack and in scratch memory, and accesses to
+//! the record.
 
 use tracer_abi::{FILTER_AREA, INJECT_COMM};
 
+use super::table::Places;
 use crate::{
     code::{
         asm::{Alu, Helper, Label, Reg, Width},
@@ -12,12 +13,13 @@ use crate::{
     lang::hist::Hist,
     plan::{
         filter::Place,
-        hist::{COMM_SIZE, Layout, References},
+        hist::{COMM_SIZE, Layout, References, table::TableLayout},
         source::ProgramContext,
     },
 };
 
-/// Offset of the key in the values of [`HistScratch`](crate::code::asm::MapRef::HistScratch), after the area for filters.
+/// Offset of the key in the values of [`HistScratch`](crate::code::asm::MapRef::HistScratch), after the area for
+/// filters.
 pub(super) const KEY_AT: usize = FILTER_AREA;
 const KEY_SIZE: usize = 512;
 /// Offset of the values of references.
@@ -26,7 +28,7 @@ const REFERENCES_SIZE: usize = 8 * 16;
 /// Offset of the parameters of a synthetic event.
 pub(super) const PARAMS_AT: usize = REFERENCES_AT + REFERENCES_SIZE;
 const PARAMS_SIZE: usize = 8 * 64;
-/// Offset of the word through which an address becomes a number.
+/// Offset of the word through which an address is stored and loaded to become a number for the verifier.
 pub(super) const ADDRESS_AT: usize = PARAMS_AT + PARAMS_SIZE;
 /// Size in bytes of the values of [`HistScratch`](crate::code::asm::MapRef::HistScratch).
 pub const SCRATCH_SIZE: usize = ADDRESS_AT + 8;
@@ -35,8 +37,13 @@ pub const SCRATCH_SIZE: usize = ADDRESS_AT + 8;
 pub(super) struct Update<'a> {
     pub(super) hist: &'a Hist,
     pub(super) layout: &'a Layout,
+    pub(super) table: &'a TableLayout,
+    /// The stack of searches.
+    pub(super) places: Places,
+    /// Whether programs add to the same entry at once.
+    pub(super) is_atomic: bool,
     pub(super) references: &'a References,
-    /// For each action, whether it has a function to call that emits its event.
+    /// For each action, whether a function emits its synthetic event.
     pub(super) emits: &'a [bool],
     /// Stack offset of the context of the program's hook, if it is passed separately from a record.
     pub(super) hook_context: Option<i16>,

@@ -7,18 +7,19 @@
 use super::{
     key::{copy_stack, copy_text},
     number::number,
+    table::Search,
     update::{KeyPlace, Update, reference_at},
 };
 use crate::{
     code::{
-        asm::{Alu, Atomic, Cond, Helper, MapRef, Reg, Width},
+        asm::{Alu, Atomic, Cond, MapRef, Reg, Width},
         lower::{emitter::Emitter, output::LowerError, values::Values},
     },
     lang::hist::{Function as Compute, TEXT_MAX, Value},
     plan::hist::{COMM_SIZE, is_stack, is_text},
 };
 
-/// Looks up the variables of other histograms, in order; a hit ends here if one is not set.
+/// Looks up the variables of other histograms, in order. The hit ends if one of them is not set.
 pub(super) fn look_up(emit: &mut Emitter, update: &Update<'_>, key: KeyPlace) {
     if !update.references.list.is_empty() {
         emit.use_scratch();
@@ -27,15 +28,15 @@ pub(super) fn look_up(emit: &mut Emitter, update: &Update<'_>, key: KeyPlace) {
         let Some(owner) = reference.owner else { continue };
         let name = update.hist.references[number].name.clone().unwrap_or_default();
         emit.note(format!("${}", String::from_utf8_lossy(&name)));
-        if reference.key_size > update.layout.key_size {
+        if reference.table.key_size > update.layout.key_size {
             // The kernel would compare arbitrary bytes after the key.
             emit.jump(update.out);
             return;
         }
-        emit.map(Reg::R1, MapRef::HistOwner(u16::try_from(owner).unwrap_or(u16::MAX)));
-        emit.address(Reg::R2, key.base, i32::from(key.at));
-        emit.call(Helper::MapLookupElem);
-        emit.jump_if(Cond::Eq, Reg::R0, 0, update.out);
+        let map = MapRef::HistOwner(u16::try_from(owner).unwrap_or(u16::MAX));
+        let search = Search { map, table: &reference.table, places: update.places, key };
+        search.find(emit, update.out);
+        search.entry(emit, Reg::R0, None);
         let (bits, bit) = (reference.set_bits as i16, 1i32 << reference.slot);
         if reference.once {
             emit.mov(Reg::R1, !bit);

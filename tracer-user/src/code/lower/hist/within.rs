@@ -1,8 +1,8 @@
-//! Control of a histogram by its instance: pause, lists of threads, and readers that wait for a hit.
+//! Control of a histogram by its instance: pause, thread lists, and readers that wait for a hit.
 //!
-//! The words are in the session's switches, so that triggers, readers and writers of files change them without changing
-//! the program. The lists of threads are checked as for events: `trace_event_buffer_reserve()` comes before all
-//! triggers that read the record, and histograms read it.
+//! The words are in the session's switches. Triggers, readers and writers of files change them without a change of
+//! the program. The thread lists apply as for events: `trace_event_buffer_reserve()` checks them before all triggers
+//! that read the record, as histogram triggers do.
 
 use std::mem::offset_of;
 
@@ -16,9 +16,6 @@ use crate::{
     },
     plan::source::{Other, ProgramContext},
 };
-
-/// `BPF_RB_FORCE_WAKEUP`
-const FORCE_WAKEUP: i32 = 2;
 
 /// A histogram's place in its instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +38,7 @@ impl Within {
     }
 }
 
-/// Jumps to `out` if the hit is not to be counted.
+/// Jumps to `out` if the hit must not be counted.
 pub(super) fn admit(emit: &mut Emitter, within: &Within, hook: &ProgramContext, out: Label) {
     emit.note("paused");
     emit.map_value(Reg::R1, MapRef::Switches);
@@ -120,7 +117,7 @@ pub(super) fn notify_reader(emit: &mut Emitter, within: &Within) {
     emit.mov(Reg::R2, 0);
     emit.atomic(Width::W, Atomic::Exchange, Reg::R1, within.awaited(), Reg::R2);
     emit.jump_if(Cond::Ne, Reg::R2, hist::WAKE.cast_signed(), done);
-    control_record(emit, control::HIST, FORCE_WAKEUP, lost);
+    control_record(emit, control::HIST, lost);
     emit.jump(done);
     emit.bind(lost);
     // The next hit tries again.

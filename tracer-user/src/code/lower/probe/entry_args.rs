@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Symbol of the program.
-pub const PROGRAM: &str = "tracer_keep";
+pub const PROGRAM: &str = "tracer_args";
 
 /// Lowers the program at the entry; None if no argument is to be saved.
 pub fn program(plan: &ProbePlan) -> Option<Function> {

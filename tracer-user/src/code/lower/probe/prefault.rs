@@ -1,8 +1,8 @@
 //! Faults user memory in before it is read: a sleepable program that runs before the recording program.
 //!
-//! A program that a dispatch table tail-calls cannot wait for pages, but the kernel's own uprobes do. This program follows the
-//! same pointers with `bpf_copy_from_user()`, which waits, and discards the data. Memory that is missing for this
-//! program is missing for the recording program too.
+//! A program that a dispatch table tail-calls cannot wait for pages, but the kernel's own uprobes do. This program
+//! follows the same pointers with `bpf_copy_from_user()`, which waits, and discards the data. Memory that is missing
+//! for this program is missing for the recording program too.
 
 use super::value::{AddressSpace, Fetch};
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Symbol of the program.
-pub const PROGRAM: &str = "tracer_touch";
+pub const PROGRAM: &str = "tracer_prefault";
 
 /// Size in bytes of the memory that texts are read to, in order to test whether all of a text is present.
 pub const TEXT_SIZE: usize = 4096;

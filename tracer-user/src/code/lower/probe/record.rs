@@ -1,6 +1,6 @@
-//! The record of a dynamic event: its values, and for an event probe first the record that they are read from.
+//! The record of a dynamic event: its values.
 
-use tracer_abi::{MAX_PAYLOAD, STAMP_SIZE};
+use tracer_abi::MAX_PAYLOAD;
 
 use super::fetch;
 use crate::{
@@ -8,7 +8,6 @@ use crate::{
         asm::{Alu, Reg, Width},
         lower::{
             emitter::Emitter,
-            image,
             output::{Code, LowerError, Needs},
         },
     },
@@ -27,17 +26,8 @@ pub(in crate::code::lower) fn record(plan: &ProbePlan) -> Result<Code, LowerErro
     let mut emit = Emitter::with_calls();
     emit.mov(Reg::R6, Reg::R1);
     emit.mov(Reg::R7, Reg::R2);
-    if let Some(base) = &plan.base {
-        emit.load(Width::D, Reg::R8, Reg::R7, 0);
-        image::base_record(&mut emit, base, STAMP_SIZE, true)?;
-    }
     fetch::fetch_all(&mut emit, plan, true, |_, _| true)?;
-    // With a base record, the record is built in memory instead of in a ring, because the base record needs space after
-    // it.
-    let varies = plan.is_variable() || plan.base.is_some();
-    if varies && !plan.is_variable() {
-        emit.mov(Reg::R8, plan.fixed as i32);
-    }
+    let varies = plan.is_variable();
     if varies {
         emit.note("whole length");
         fetch::bound_text(&mut emit);

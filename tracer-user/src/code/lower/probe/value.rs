@@ -1,8 +1,8 @@
 //! The values of a dynamic event: fetches one value, or a word of memory that a value points to.
 //!
 //! R6 is the context, R9 the value. The steps are those of the kernel (`process_fetch_insn_bottom()`,
-//! `kernel/trace/trace_probe_tmpl.h`). A value that cannot be read is 0. As in the kernel, an address below the kernel's
-//! half is in user memory (`probe_mem_read()`).
+//! `kernel/trace/trace_probe_tmpl.h`). A value that cannot be read is 0. As in the kernel, an address below the
+//! kernel's half is in user memory (`probe_mem_read()`).
 
 use crate::{
     code::{
@@ -28,7 +28,7 @@ const COMM_SIZE: usize = 16;
 pub(super) enum AddressSpace {
     Kernel,
     User,
-    /// The address decides.
+    /// The value of the address selects the memory.
     Either,
 }
 
@@ -188,7 +188,7 @@ impl<'a> Fetch<'a> {
         }
     }
 
-    /// R9 = a word of the stack; 0 if it lies outside of the kernel stack.
+    /// R9 = a word of the stack; 0 if the word is outside of the kernel stack.
     fn stack_word(&mut self, emit: &mut Emitter, number: u32) {
         let ProbeContext::Registers(arch) = self.plan.context else { return };
         let sp = arch.register("sp").unwrap_or_default();
@@ -224,7 +224,8 @@ impl<'a> Fetch<'a> {
     }
 }
 
-/// Copies the words of a call to the stack: in the context they are typed, and some cannot be loaded at all.
+/// Copies the words of a call to the stack. In the context they have BTF types, and the verifier refuses loads of
+/// some of them.
 pub(super) fn call_words(emit: &mut Emitter, last: u8) -> i16 {
     let size = 8 * (usize::from(last) + 1);
     let slot = emit.alloc(size);

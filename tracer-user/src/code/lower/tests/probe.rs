@@ -1,7 +1,7 @@
 //! Lowered dynamic events, run by the interpreter and compared with a model that takes the kernel's steps one by one
 //! (`process_fetch_insn_bottom()` and `store_trace_args()`, `kernel/trace/trace_probe_tmpl.h`).
 
-use tracer_abi::{RECORD_AREA, SCRATCH_SIZE, STAMP_SIZE};
+use tracer_abi::{RECORD_AREA, SCRATCH_SIZE};
 
 use super::*;
 use crate::{
@@ -195,7 +195,7 @@ fn plan() -> impl Strategy<Value = ProbePlan> {
         }
         let head = vec![Value { from: Origin::Context(128), plus: -1 }];
         let context = ProbeContext::Registers(Arch::X86_64);
-        ProbePlan { context, user: false, head, args, fixed, entry_args: Vec::new(), base: None, when: None }
+        ProbePlan { context, user: false, head, args, fixed, entry_args: Vec::new(), when: None }
     })
 }
 
@@ -232,12 +232,12 @@ proptest! {
             checker::check(function, &arguments).map_err(|fault| TestCaseError::fail(fault.to_string()))?;
         }
         let (mut machine, context, scratch) = machine(&registers, &comm);
-        let payload = scratch + STAMP_SIZE as u64;
+        let payload = scratch;
         let length = machine
             .run(&code.functions, &[context, payload])
             .map_err(|trap| TestCaseError::fail(format!("{trap}\n{}", listing::functions(&code.functions))))?;
         let wanted = model(&plan, &registers, &comm);
-        let made = &machine.bytes(scratch)[STAMP_SIZE..];
+        let made = machine.bytes(scratch);
         prop_assert_eq!(length as usize, wanted.len(), "{}", &plan);
         prop_assert_eq!(&made[8..wanted.len()], &wanted[8..], "{}", &plan);
     }

@@ -1,6 +1,9 @@
-//! Raw tracepoints: records and filters whose values come from arguments and the memory behind them.
+//! Raw tracepoints: records and filters whose values come from arguments and the memory that they point to.
 
-use super::*;
+use super::{
+    expression::{expression, worth},
+    *,
+};
 
 /// Kernel memory behind the arguments: two objects. The second is also reachable through a pointer at offset 64 of the
 /// first.
@@ -28,6 +31,8 @@ fn sources() -> impl Strategy<Value = Vec<FieldSource>> {
         (48, Source::SyscallArgs(SyscallArgs { regs: 1, native, compat: compat.then_some(other) }))
     });
     let state = Just((8, Source::SwitchState(SwitchState { preempt: 2, state: 3, task: 1, exit_state: 20 })));
+    let computed = (expression(), prop::sample::select(vec![1_u16, 2, 4, 8]))
+        .prop_map(|(expression, size)| (size, Source::Computed(Box::new(expression))));
     let field = prop_oneof![
         (0_u8..4, prop::sample::select(vec![1_u16, 2, 4, 8]))
             .prop_map(|(arg, size)| (size, Source::Arg(arg))),
@@ -38,6 +43,7 @@ fn sources() -> impl Strategy<Value = Vec<FieldSource>> {
         extended,
         args,
         state,
+        computed,
     ];
     prop::collection::vec((field, 0_u16..2), 1..8).prop_map(placed)
 }
@@ -95,7 +101,7 @@ impl Hit {
 
     fn at(&self, address: u64, size: usize) -> Option<Vec<u8>> {
         let number = OBJECTS.iter().position(|base| address >> 40 == base >> 40)?;
-        let start = (address - OBJECTS[number]) as usize;
+        let start = usize::try_from(address.checked_sub(OBJECTS[number])?).ok()?;
         let object = &self.objects[number];
         (!(number == 1 && self.gone)).then(|| object.get(start..start + size).map(<[u8]>::to_vec))?
     }
@@ -111,6 +117,19 @@ impl Hit {
                 let fill = if *signed && bytes[bytes.len() - 1] >= 0x80 { 0xff } else { 0 };
                 bytes.resize(size, fill);
                 bytes
+            }
+            Source::Computed(expression) => {
+                let memory = |arg, path: &[u32], width: u8| {
+                    let mut bytes = self.memory(arg, path, usize::from(width));
+                    bytes.resize(8, 0);
+                    u64::from_le_bytes(bytes.try_into().unwrap())
+                };
+                let at = |address: u64, width: u8| {
+                    let mut bytes = self.at(address, usize::from(width)).unwrap_or_default();
+                    bytes.resize(8, 0);
+                    u64::from_le_bytes(bytes.try_into().unwrap())
+                };
+                number(worth(expression, &self.args, &memory, &at))
             }
             Source::SyscallArgs(args) => {
                 let flags = u32::from_le_bytes(self.task[128..132].try_into().unwrap());
@@ -181,7 +200,7 @@ fn format_of(fields: &[FieldSource]) -> Format {
 }
 
 #[test]
-fn raw_records_hold_what_the_sources_say() {
+fn raw_records_agree_with_their_sources() {
     runner(1200)
         .run(&(sources(), hit()), |(fields, hit)| {
             let format = format_of(&fields);

@@ -3,7 +3,7 @@
 
 use std::mem::{offset_of, size_of};
 
-use tracer_abi::{Switches, asked, halted};
+use tracer_abi::{Switches, halted, requested};
 
 use super::*;
 use crate::{
@@ -70,8 +70,8 @@ impl Words {
                 }
                 0
             }
-            Action::Snapshot if self.take(trigger.count) => asked::SNAPSHOT,
-            Action::StackTrace if self.take(trigger.count) => asked::STACK,
+            Action::Snapshot if self.take(trigger.count) => requested::SNAPSHOT,
+            Action::StackTrace if self.take(trigger.count) => requested::STACK,
             _ => 0,
         }
     }
@@ -112,7 +112,7 @@ fn triggers() -> impl Strategy<Value = Vec<Trigger>> {
 }
 
 #[test]
-fn triggers_do_what_the_kernels_do() {
+fn triggers_agree_with_the_model() {
     let acted = std::cell::Cell::new(0);
     let case = (triggers(), prop::collection::vec((given(), words()), 6));
     runner(400)

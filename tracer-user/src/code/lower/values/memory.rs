@@ -97,14 +97,14 @@ impl Memory {
                 _ => groups.push(next),
             }
         }
-        let room = |group: &Group| (group.end - group.start) as usize + 8;
-        let whole: usize = groups.iter().map(room).sum();
+        let stack_bytes = |group: &Group| (group.end - group.start) as usize + 8;
+        let whole: usize = groups.iter().map(stack_bytes).sum();
         let mut left = if whole <= STACK_MAX { STACK_MAX } else { STACK_MAX - GROUP_MAX as usize - 8 };
         let slots = groups
             .iter()
             .map(|group| {
-                let own = room(group) <= left;
-                left -= if own { room(group) } else { 0 };
+                let own = stack_bytes(group) <= left;
+                left -= if own { stack_bytes(group) } else { 0 };
                 if own { Slot::Own } else { Slot::Shared }
             })
             .collect();
@@ -131,6 +131,9 @@ fn add_source(source: &Source, inner: usize, size: usize, wanted: &mut Vec<Group
     match source {
         Source::Memory { arg, path } => add_path(*arg, path, inner as u32, size as u32, wanted),
         Source::Extended { arg, path, width, .. } => add_path(*arg, path, 0, u32::from(*width), wanted),
+        Source::Computed(expression) => {
+            expression.each_memory(&mut |arg, path, width| add_path(arg, path, 0, u32::from(width), wanted));
+        }
         Source::SwitchState(state) => add_path(state.task, &[state.exit_state], 0, 4, wanted),
         Source::SyscallArgs(args) => {
             for (native, compat) in args.offsets().skip(inner / 8).take(size.div_ceil(8)) {

@@ -1,5 +1,6 @@
-//! Numbers of the record that the context provides, and properties of the hit: loads them into R0.
+//! Loads into R0 the numbers of the record that the context provides, and properties of the hit.
 
+mod expression;
 mod memory;
 
 use tracer_abi::{COMMON_SIZE, INJECT_CPU};
@@ -20,16 +21,18 @@ pub(super) use memory::covering;
 pub(super) struct Values<'a> {
     context: &'a ProgramContext,
     memory: Memory,
+    /// Places on the stack for operands, by the depth of the operation.
+    operands: Vec<i16>,
 }
 
 impl<'a> Values<'a> {
     pub(super) fn new(context: &'a ProgramContext) -> Self {
-        Self { context, memory: Memory::default() }
+        Self { context, memory: Memory::default(), operands: Vec::new() }
     }
 
     /// For the numbers that a filter reads.
     pub(super) fn for_filter(context: &'a ProgramContext, filter: &Filter) -> Self {
-        Self { context, memory: Memory::for_filter(filter, context) }
+        Self { memory: Memory::for_filter(filter, context), ..Self::new(context) }
     }
 
     /// For a record of these fields.
@@ -37,7 +40,7 @@ impl<'a> Values<'a> {
         context: &'a ProgramContext,
         fields: impl Iterator<Item = &'f FieldSource>,
     ) -> Self {
-        Self { context, memory: Memory::for_fields(fields) }
+        Self { memory: Memory::for_fields(fields), ..Self::new(context) }
     }
 
     pub(super) fn context(&self) -> &'a ProgramContext {
@@ -122,6 +125,10 @@ impl<'a> Values<'a> {
                 emit.constant(Reg::R0, value);
             }
             Source::Memory { arg, path } => self.memory.value(emit, *arg, path, inner, width),
+            Source::Computed(expression) => {
+                self.expression(emit, expression, 0);
+                part(emit, inner, width);
+            }
             Source::SwitchState(state) => {
                 self.switch_state(emit, *state);
                 part(emit, inner, width);

@@ -1,8 +1,9 @@
-//! Events that were turned off a moment ago.
+//! Events that were disabled a moment ago.
 //!
-//! To take a program off a perf tracepoint the kernel waits for all CPUs, under a lock that every other event needs too:
-//! all events take minutes. Often they are wanted again soon. So they rest on their hooks, where a hit costs the gate's few
-//! instructions, and are closed one after the other by a thread of its own, once nobody turns events on or off.
+//! To remove a program from a perf tracepoint, the kernel waits for all CPUs, under a lock that every other event
+//! needs too. For all events this takes minutes, and often they are enabled again soon. So they stay parked on their
+//! hooks, where a hit costs the gate's few instructions. A thread closes them one after the other, once no event was
+//! enabled or disabled for a second.
 
 use std::{
     collections::HashMap,
@@ -11,22 +12,22 @@ use std::{
 };
 
 use crate::{
-    attach::{AttachPoint, Parked, WayGiver},
+    attach::{AttachPoint, CloseThrottle, Parked},
     event::EventId,
 };
 
-/// How long nobody must have turned an event on or off before one is closed.
+/// Time without an event being enabled or disabled, after which parked events are closed.
 const CALM: Duration = Duration::from_secs(1);
 
-/// Events at rest, by number.
+/// Parked events, by number.
 #[derive(Debug, Default)]
 struct State {
-    resting: HashMap<EventId, Parked>,
+    parked: HashMap<EventId, Parked>,
     touched: Option<Instant>,
     closing: bool,
 }
 
-/// The events at rest of one instance.
+/// The parked events of one instance.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct DeferredClose {
     state: Arc<Mutex<State>>,
@@ -37,29 +38,29 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 impl DeferredClose {
-    /// Takes an event that still rests.
+    /// Takes an event that is still parked.
     pub(in crate::engine) fn take(&self, event: EventId) -> Option<Parked> {
         let mut state = lock(&self.state);
         state.touched = Some(Instant::now());
-        state.resting.remove(&event)
+        state.parked.remove(&event)
     }
 
-    /// Whether an event rests.
+    /// Whether an event is parked.
     pub(in crate::engine) fn has(&self, event: EventId) -> bool {
-        lock(&self.state).resting.contains_key(&event)
+        lock(&self.state).parked.contains_key(&event)
     }
 
-    /// Gives out all that rests.
+    /// Removes and returns all parked events.
     pub(in crate::engine) fn end(&self) -> Vec<Parked> {
-        lock(&self.state).resting.drain().map(|(_, resting)| resting).collect()
+        lock(&self.state).parked.drain().map(|(_, parked)| parked).collect()
     }
 
-    /// Lets events rest.
+    /// Parks events.
     pub(in crate::engine) fn add(&self, events: impl IntoIterator<Item = (EventId, Parked)>) {
         let mut state = lock(&self.state);
-        state.resting.extend(events);
+        state.parked.extend(events);
         state.touched = Some(Instant::now());
-        if !state.closing && !state.resting.is_empty() {
+        if !state.closing && !state.parked.is_empty() {
             state.closing = true;
             let shared = Arc::clone(&self.state);
             std::thread::spawn(move || close(&shared));
@@ -67,21 +68,21 @@ impl DeferredClose {
     }
 }
 
-/// Closes what rests until nothing is left.
+/// Closes parked events until none is left.
 fn close(shared: &Mutex<State>) {
-    let mut giver = WayGiver::default();
+    let mut throttle = CloseThrottle::default();
     loop {
         let mut state = lock(shared);
         let left = state.touched.map_or(Duration::ZERO, |touched| CALM.saturating_sub(touched.elapsed()));
         if left.is_zero() {
-            let Some(event) = state.resting.keys().next().copied() else {
+            let Some(event) = state.parked.keys().next().copied() else {
                 state.closing = false;
                 return;
             };
-            let one = state.resting.remove(&event);
+            let one = state.parked.remove(&event);
             drop(state);
-            if one.as_ref().is_some_and(|resting| matches!(resting.via(), AttachPoint::Tracepoint(_))) {
-                giver.make_way();
+            if one.as_ref().is_some_and(|parked| matches!(parked.via(), AttachPoint::Tracepoint(_))) {
+                throttle.wait_for_openers();
             }
             drop(one);
         } else {

@@ -1,7 +1,7 @@
-//! What an instance wants done with the hits of one event, in the terms of the attach layer.
+//! The processing that an instance wants for the hits of one event, in the terms of the attach layer.
 //!
-//! [`EventSettings`] is derived from wanted state alone and can be compared: an attached event whose settings are equal to
-//! the derived ones needs no new program. [`EventConfig`] adds the event's format.
+//! [`EventSettings`] is derived from wanted state alone and can be compared: an attached event whose settings are
+//! equal to the derived ones needs no new program. [`EventConfig`] adds the event's format.
 
 use crate::{
     attach::{AttachPoint, HitActions, Request, Threads},
@@ -10,17 +10,17 @@ use crate::{
     plan::{filter::Filter, source::ProgramContext, trigger::Trigger},
 };
 
-/// What the program of an event does with a hit.
+/// The processing of a hit by an event's program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::engine) struct EventSettings {
     pub(in crate::engine) filter: Option<Filter>,
     /// The triggers, the newest first.
     pub(in crate::engine) triggers: Vec<Trigger>,
-    /// Whether triggers turn the event on and off.
+    /// Whether triggers enable and disable the event.
     pub(in crate::engine) soft: bool,
-    /// Whether histograms stand behind the triggers.
+    /// Whether histograms run after the triggers.
     pub(in crate::engine) counted: bool,
-    /// Whether records are followed by the kernel's stack and by the thread's own.
+    /// Whether records of the kernel stack and of the user stack follow each record.
     pub(in crate::engine) stacks: [bool; 2],
     /// Kinds of the records of these stacks.
     pub(in crate::engine) stack_kinds: [u16; 2],
@@ -31,7 +31,7 @@ pub(in crate::engine) struct EventSettings {
 pub(in crate::engine) struct EventConfig<'a> {
     pub(in crate::engine) format: &'a Format,
     pub(in crate::engine) settings: &'a EventSettings,
-    /// Whether the event is turned off, as a trigger would do it, when it is attached.
+    /// Whether the event is soft-disabled when it is attached.
     pub(in crate::engine) begins_off: bool,
 }
 
@@ -51,7 +51,7 @@ impl<'a> EventConfig<'a> {
             kind: self.format.id,
             threads: Threads::Traced,
             other: hooks::other(self.format, hook),
-            extras: HitActions {
+            hit_actions: HitActions {
                 triggers,
                 soft: *soft,
                 soft_slot: None,
@@ -66,7 +66,7 @@ impl<'a> EventConfig<'a> {
         }
     }
 
-    /// The request for a program that is handed its records.
+    /// The request for a program that gets complete records instead of hits.
     pub(in crate::engine) fn emitted_request(
         &self,
         via: &'a AttachPoint,
@@ -74,7 +74,7 @@ impl<'a> EventConfig<'a> {
     ) -> Request<'a> {
         let mut request = self.request(via, hook);
         request.other = None;
-        request.extras.shared_row = true;
+        request.hit_actions.shared_row = true;
         request
     }
 }

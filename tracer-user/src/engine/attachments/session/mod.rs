@@ -1,9 +1,11 @@
-//! The part of an instance that is in the kernel: the attach layer's session, and the events that are attached.
+//! An instance's part in the kernel: the session of the attach layer, and the attached events.
 //!
-//! It is made when something of the instance is attached for the first time. Programs are attached behind a gate, so that
-//! each can be replaced and detached while its event fires. A detached event stays parked on its hook for a while, because
-//! closing perf events is slow and events are often enabled again ([`deferred_close`]).
+//! It is made when a program is attached for the instance for the first time. Programs are attached behind a gate, so
+//! that each can be replaced and detached while its event fires. A disabled event stays parked on its hook for a
+//! while, because closing perf events is slow and events are often enabled again ([`deferred_close`]).
 
+pub(in crate::engine) mod attach_style;
+pub(in crate::engine) mod attached_event;
 pub(in crate::engine) mod count_ledger;
 mod deferred_close;
 pub(in crate::engine) mod event_config;
@@ -21,105 +23,144 @@ use tracer_abi::Counters;
 use self::probes::AttachedProbes;
 use crate::{
     attach::{
-        self, AttachError, AttachPoint, Attached, Block, Calls, Cause, Context, Dispatch, Guard, Hooks, Job,
+        self, AttachError, AttachPoint, Attached, Block, Calls, Chains, Context, Dispatch, Guard, Hooks, Job,
         Planned, Session, Writer, ids,
     },
     engine::{
+        attachments::options::{AttachOptions, RecordingOptions},
         attachments::session::{
-            count_ledger::CountLedger, deferred_close::DeferredClose, event_config::EventConfig,
-            ring_queue::RingQueue,
+            attach_style::AttachStyle, count_ledger::CountLedger, deferred_close::DeferredClose,
+            event_config::EventConfig, ring_queue::RingQueue,
         },
+        context,
         facts::Facts,
         hooks::AttachPlan,
         probes::Candidate,
-        recorder,
     },
     event::{EventId, Slot},
     plan::{source::ProgramContext, trigger},
-    sys::bpf::ring::RingMemory,
+    sys::bpf::cpu_ring::CpuRing,
 };
 
-/// Bytes of a CPU's BPF ring buffer: what may come between two visits of the reader.
+/// Bytes of a CPU's ring, which holds the records between two visits of the reader.
 const RING_BYTES: u32 = 2 << 20;
-/// Events that an instance can have on at once.
+/// Largest number of events that an instance can have attached.
 const SLOTS: u32 = 8192;
 
 /// An instance's part in the kernel.
 #[derive(Debug)]
 pub(in crate::engine) struct InstanceSession {
     session: Session,
+    pub(in crate::engine) style: AttachStyle,
     pub(in crate::engine) queue: RingQueue,
     attached: HashMap<EventId, (Attached, AttachPlan)>,
     /// Dynamic events.
     probes: HashMap<EventId, AttachedProbes>,
-    /// Dynamic events that share links and are about to be turned on.
+    /// Dynamic events whose shared links are made, and that are about to be enabled.
     shared: HashMap<EventId, (Attached, Candidate)>,
-    /// Probes of files that are linked, for [`InstanceSession::attach_probes`].
+    /// Linked probes at files, which [`InstanceSession::attach_probes`] takes.
     linked: HashMap<EventId, AttachedProbes>,
-    /// Synthetic events and probes on events that have no hook, and how their values are had.
+    /// Events without a hook (synthetic events, user events, event probes on such events), each with the source of
+    /// its values.
     emitted: HashMap<EventId, (Attached, ProgramContext)>,
-    /// What hands the records of dynamic events to what follows them.
+    /// Relays, which pass the records of dynamic events to dependents.
     pub(in crate::engine) relays: HashMap<EventId, Vec<(Attached, Candidate)>>,
-    /// Events that are off and in soft mode for what has programs of its own: they have none.
+    /// Idle events: they are disabled and in soft mode, and have no program, because other programs do all the work.
     idle: BTreeSet<EventId>,
-    /// Programs that records written to `inject` go through, made when they are needed.
+    /// Programs for records that are written to `inject`, made on first use.
     injected: HashMap<EventId, Attached>,
-    /// Runs the triggers of `trace_marker`, where there are any.
+    /// Runs the triggers of `trace_marker`, if there are any.
     marker: Option<Attached>,
-    rest: DeferredClose,
+    deferred_close: DeferredClose,
     ledger: CountLedger,
 }
 
-/// What programs can learn of their context, found once.
+/// The threads that a session traces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum Scope {
+    /// All threads, unless a request selects others.
+    Every,
+    /// The threads that the session's lists select. The lists may be inactive.
+    Lists,
+    /// Only the threads in the list.
+    Listed,
+}
+
+/// Makes sessions, from facts that are found once and objects that all sessions share.
 #[derive(Debug)]
 pub(in crate::engine) struct SessionFactory {
     context: Context,
     own: ids::Ids,
     calls: Option<Calls>,
+    options: AttachOptions,
+    chains: Chains,
 }
 
 impl SessionFactory {
-    /// Finds them.
-    pub(in crate::engine) fn find(facts: &Facts) -> Result<Self, AttachError> {
+    /// Finds the facts: how programs read their context, and the ids of this process.
+    pub(in crate::engine) fn find(facts: &Facts, options: AttachOptions) -> Result<Self, AttachError> {
         let own = ids::own().map_err(|cause| AttachError::new("own process id", cause))?;
-        let context = recorder::context(facts);
+        let context = context::find(facts);
         let calls = context.registers.map(|registers| Calls::new(registers, context.cast));
-        Ok(Self { context, own, calls })
+        Ok(Self { context, own, calls, options, chains: Chains::new(SLOTS) })
     }
 
-    /// Where histograms on system calls have their places.
+    /// The options that hold for all instances.
+    pub(in crate::engine) fn options(&self) -> AttachOptions {
+        self.options
+    }
+
+    /// The dispatchers for histograms on system calls.
     pub(in crate::engine) fn calls(&self) -> Option<&Calls> {
         self.calls.as_ref()
     }
 
-    /// A session with its rings.
+    /// The chains of tracepoints, which all sessions and histograms share.
+    pub(in crate::engine) fn chains(&self) -> &Chains {
+        &self.chains
+    }
+
+    /// Makes a session and its rings.
     pub(in crate::engine) fn session(
         &self,
         ring_bytes: u32,
         slots: u32,
+        scope: Scope,
         facts: &Facts,
-    ) -> Result<(Session, Vec<RingMemory>), AttachError> {
+    ) -> Result<(Session, Vec<CpuRing>), AttachError> {
         let sizes = attach::Options {
             ring_bytes,
             watermark: ring_bytes / 2,
             cpus: facts.cpus(),
             slots,
-            pid_gate: false,
-            pid_lists: true,
+            pid_gate: scope == Scope::Listed,
+            pid_lists: scope == Scope::Lists,
             own_tgid: self.own.process,
-            trace_own: false,
+            trace_own: self.options.own,
         };
-        Session::new(&sizes, self.context.clone())
+        // A recording has one session, with its own number of slots.
+        if self.options.recording.is_some() {
+            return Session::new(&sizes, self.context.clone());
+        }
+        Session::with_chains(&sizes, self.context.clone(), self.chains.clone())
     }
 }
 
 impl InstanceSession {
     /// Makes the session; nothing is traced yet.
     pub(in crate::engine) fn new(factory: &SessionFactory, facts: &Facts) -> Result<Self, AttachError> {
-        let (session, rings) = factory.session(RING_BYTES, SLOTS, facts)?;
+        let recording = factory.options.recording;
+        let (ring_bytes, slots, scope) = match recording {
+            Some(RecordingOptions { ring_bytes, slots, listed_only }) => {
+                (ring_bytes, slots, if listed_only { Scope::Listed } else { Scope::Every })
+            }
+            None => (RING_BYTES, SLOTS, Scope::Lists),
+        };
+        let (session, rings) = factory.session(ring_bytes, slots, scope, facts)?;
         let cpus = rings.len();
         Ok(Self {
             session,
+            style: AttachStyle::new(recording.is_some()),
             queue: RingQueue::new(rings),
             attached: HashMap::new(),
             probes: HashMap::new(),
@@ -130,77 +171,77 @@ impl InstanceSession {
             idle: BTreeSet::new(),
             injected: HashMap::new(),
             marker: None,
-            rest: DeferredClose::default(),
+            deferred_close: DeferredClose::default(),
             ledger: CountLedger::new(cpus),
         })
     }
 
-    /// The kernel's side, to be changed.
+    /// The session of the attach layer, mutable.
     pub(in crate::engine) fn kernel_mut(&mut self) -> &mut Session {
         &mut self.session
     }
 
-    /// The kernel's side.
+    /// The session of the attach layer.
     pub(in crate::engine) fn kernel(&self) -> &Session {
         &self.session
     }
 
-    /// The slot of an event that hangs on its hook.
+    /// The slot of an attached event.
     pub(in crate::engine) fn slot(&self, event: EventId) -> Option<Slot> {
         let attached = self.attached.get(&event).and_then(|(attached, _)| attached.slot());
-        // What turns an event on and off is said at the slot of its first probe.
+        // A dynamic event is soft-disabled through the slot of its first probe.
         let attached = attached.or_else(|| self.probes.get(&event)?.slots().next());
         attached.or_else(|| self.emitted.get(&event)?.0.slot())
     }
 
-    /// Whether an event is off and still hangs on its hook.
+    /// Whether a disabled event is still parked on its hook.
     pub(in crate::engine) fn is_parked(&self, event: EventId) -> bool {
-        self.rest.has(event)
+        self.deferred_close.has(event)
     }
 
-    /// Whether an event that hangs on its hook is turned off by a trigger, or as one would do it.
+    /// Whether an attached event is soft-disabled, by a trigger or by user space.
     pub(in crate::engine) fn is_soft_off(&self, event: EventId) -> bool {
         self.is_idle(event) || self.slot(event).is_some_and(|slot| self.session.switches().soft(slot))
     }
 
-    /// Whether an event is off and has no program, although it counts as one that hangs.
+    /// Whether a disabled event has no program, although it counts as attached.
     pub(in crate::engine) fn is_idle(&self, event: EventId) -> bool {
         self.idle.contains(&event)
     }
 
-    /// Takes the program of an event away that is off and counts as one that hangs.
+    /// Removes the program of a disabled event that counts as attached.
     pub(in crate::engine) fn idle_at(&mut self, event: EventId) {
         self.detach([event]);
         self.idle.insert(event);
     }
 
-    /// Turns an event that hangs on its hook off or on as a trigger would do it.
+    /// Soft-disables or soft-enables an attached event, as a trigger would.
     pub(in crate::engine) fn set_soft_off(&self, event: EventId, off: bool) {
         if let Some(slot) = self.slot(event) {
             self.session.switches().set_soft(slot, off);
         }
     }
 
-    /// Hangs an event on its hook or, where the kernel takes no program there, on its perf tracepoint.
+    /// Attaches an event to its hook, or resumes it if it is parked there.
     pub(in crate::engine) fn attach_hook(
         &mut self,
         event: EventId,
         chosen: &AttachPlan,
-        wanted: &EventConfig<'_>,
+        config: &EventConfig<'_>,
     ) -> Result<(), AttachError> {
         if self.attached.contains_key(&event) {
             return Ok(());
         }
-        let request = wanted.request(&chosen.via, &chosen.hook);
-        let attached = match self.rest.take(event).filter(|resting| *resting.via() == chosen.via) {
-            Some(resting) => {
-                let attached = self.session.resume(resting, &request)?;
+        let request = config.request(&chosen.via, &chosen.hook);
+        let attached = match self.deferred_close.take(event).filter(|parked| *parked.via() == chosen.via) {
+            Some(parked) => {
+                let attached = self.session.resume(parked, &request)?;
                 if let Some(slot) = attached.slot() {
-                    self.ledger.remove_row(|cpu| self.session.counters().of(slot, cpu));
+                    self.ledger.remove_row(slot);
                 }
                 attached
             }
-            None => self.session.attach(&request, Dispatch::Table)?,
+            None => self.session.attach(&request, self.style.event(&chosen.via))?,
         };
         self.attached.insert(event, (attached, chosen.clone()));
         self.idle.remove(&event);
@@ -208,21 +249,21 @@ impl InstanceSession {
         Ok(())
     }
 
-    /// Plans how an event hangs at a file; nothing for another one, and for one that rests there.
+    /// Plans the link of an event at a file. `None` for an event elsewhere, and for one that is attached or parked.
     pub(in crate::engine) fn plan_attach(
         &mut self,
         event: EventId,
         chosen: &AttachPlan,
-        wanted: &EventConfig<'_>,
+        config: &EventConfig<'_>,
     ) -> Result<Option<(Planned, Job)>, AttachError> {
-        let is_there = self.attached.contains_key(&event) || self.rest.has(event);
+        let is_there = self.attached.contains_key(&event) || self.deferred_close.has(event);
         if is_there || !matches!(chosen.via, AttachPoint::Uprobe(_)) {
             return Ok(None);
         }
-        self.session.plan(&wanted.request(&chosen.via, &chosen.hook), Dispatch::Table).map(Some)
+        self.session.plan(&config.request(&chosen.via, &chosen.hook), Dispatch::Table).map(Some)
     }
 
-    /// Takes it up once its link is made; [`InstanceSession::attach_hook`] finds it there.
+    /// Stores a planned event whose link was made. [`InstanceSession::attach_hook`] finds it attached.
     pub(in crate::engine) fn finish_attach(
         &mut self,
         event: EventId,
@@ -237,55 +278,56 @@ impl InstanceSession {
         Ok(())
     }
 
-    /// Changes what becomes of the hits of an event that hangs on its hook.
+    /// Replaces the program of an attached event.
     pub(in crate::engine) fn change(
         &mut self,
         event: EventId,
-        wanted: &EventConfig<'_>,
+        config: &EventConfig<'_>,
     ) -> Result<(), AttachError> {
         self.drop_injected(event);
         if self.probes.contains_key(&event) {
-            return self.change_probes(event, wanted);
+            return self.change_probes(event, config);
         }
         if let Some((on, hook)) = self.emitted.get_mut(&event) {
-            return self.session.replace(on, &wanted.emitted_request(&AttachPoint::Inject, hook));
+            return self.session.replace(on, &config.emitted_request(&AttachPoint::Inject, hook));
         }
-        // It stays on its hook: a raw tracepoint has every value that a filter or trigger can ask for, and a program that the
-        // kernel refuses leaves the old one in place.
+        // The event keeps its hook. If the kernel refuses the new program, the old one stays.
         let Some((attached, chosen)) = self.attached.get_mut(&event) else { return Ok(()) };
-        self.session.replace(attached, &wanted.request(&chosen.via, &chosen.hook))
+        self.session.replace(attached, &config.request(&chosen.via, &chosen.hook))
     }
 
-    /// Turns an event on that has no hook.
+    /// Enables an event without a hook.
     pub(in crate::engine) fn attach_emitted(
         &mut self,
         event: EventId,
         hook: ProgramContext,
-        wanted: &EventConfig<'_>,
+        config: &EventConfig<'_>,
     ) -> Result<(), AttachError> {
         if !self.emitted.contains_key(&event) {
             let on = self
                 .session
-                .attach(&wanted.emitted_request(&AttachPoint::Inject, &hook), Dispatch::Direct)?;
+                .attach(&config.emitted_request(&AttachPoint::Inject, &hook), Dispatch::Direct)?;
             self.emitted.insert(event, (on, hook));
             self.drop_injected(event);
         }
         Ok(())
     }
 
-    /// What a program does here with a record of such an event, or of the one that it sits on; nothing where the event is not
-    /// on.
+    /// The code by which another program processes a record of an event without a hook. `None` if the event is not
+    /// enabled in this instance.
     pub(in crate::engine) fn emitted_block(
         &self,
         event: EventId,
-        wanted: &EventConfig<'_>,
+        config: &EventConfig<'_>,
+        irqs_off: bool,
     ) -> Result<Option<Block>, AttachError> {
-        let on = self.emitted.get(&event);
-        on.map(|(on, hook)| self.session.block(on, &wanted.emitted_request(&AttachPoint::Emitted, hook)))
-            .transpose()
+        let Some((on, hook)) = self.emitted.get(&event) else { return Ok(None) };
+        let request = attach::Request { irqs_off, ..config.emitted_request(&AttachPoint::Emitted, hook) };
+        self.session.block(on, &request).map(Some)
     }
 
-    /// Hands a record of user space to an event without a hook, if it is on; what its triggers ask for.
+    /// Passes a record from user space to an event without a hook, if it is enabled. Returns the requests of its
+    /// triggers.
     pub(in crate::engine) fn emit(
         &self,
         event: EventId,
@@ -295,46 +337,46 @@ impl InstanceSession {
         self.emitted.get(&event).map_or(Ok(0), |(on, _)| on.run(record, writer))
     }
 
-    /// Takes a record written to an event's `inject`; what its triggers ask for. Those that do not look at records do not
-    /// run where none does.
+    /// Processes a record that is written to an event's `inject`. Returns the requests of its triggers. If neither a
+    /// trigger nor a histogram reads the record, the triggers do not run.
     pub(in crate::engine) fn inject(
         &mut self,
         event: EventId,
-        wanted: &EventConfig<'_>,
+        config: &EventConfig<'_>,
         record: &[u8],
         writer: &Writer,
     ) -> Result<u64, AttachError> {
         if !self.injected.contains_key(&event) {
-            let mut settings = wanted.settings.clone();
+            let mut settings = config.settings.clone();
             if !settings.counted && !trigger::sees_record(&settings.triggers) {
                 settings.triggers.clear();
             }
-            let wanted = EventConfig { settings: &settings, begins_off: false, ..*wanted };
-            let mut request = wanted.emitted_request(&AttachPoint::Inject, &ProgramContext::Inject);
-            request.extras.soft_slot = self.slot(event);
-            request.extras.soft &= request.extras.soft_slot.is_some();
+            let config = EventConfig { settings: &settings, begins_off: false, ..*config };
+            let mut request = config.emitted_request(&AttachPoint::Inject, &ProgramContext::Inject);
+            request.hit_actions.soft_slot = self.slot(event);
+            request.hit_actions.soft &= request.hit_actions.soft_slot.is_some();
             let on = self.session.attach(&request, Dispatch::Direct)?;
             self.injected.insert(event, on);
         }
         self.injected.get(&event).map_or(Ok(0), |on| on.run(record, writer))
     }
 
-    /// Forgets the program of an event's `inject`: another one is right by now.
+    /// Drops the program of an event's `inject`, which is outdated.
     fn drop_injected(&mut self, event: EventId) {
         if let Some(on) = self.injected.remove(&event) {
-            self.note_dropped(on.slot());
+            note_dropped(&self.session, &mut self.ledger, on.slot());
         }
     }
 
-    /// Sets what runs the triggers of `trace_marker`, or takes it away.
+    /// Sets or removes the program that runs the triggers of `trace_marker`.
     pub(in crate::engine) fn set_marker(
         &mut self,
-        wanted: Option<&EventConfig<'_>>,
+        config: Option<&EventConfig<'_>>,
     ) -> Result<(), AttachError> {
-        let marker = match wanted {
-            Some(wanted) => {
-                let mut request = wanted.request(&AttachPoint::Inject, &ProgramContext::Inject);
-                request.extras.no_record = true;
+        let marker = match config {
+            Some(config) => {
+                let mut request = config.request(&AttachPoint::Inject, &ProgramContext::Inject);
+                request.hit_actions.no_record = true;
                 Some(self.session.attach(&request, Dispatch::Direct)?)
             }
             None => None,
@@ -343,57 +385,54 @@ impl InstanceSession {
         Ok(())
     }
 
-    /// Runs the triggers of `trace_marker` on a record; what they ask for.
+    /// Runs the triggers of `trace_marker` on a record. Returns their requests.
     pub(in crate::engine) fn marked(&self, record: &[u8], writer: &Writer) -> Result<u64, AttachError> {
         self.marker.as_ref().map_or(Ok(0), |marker| marker.run(record, writer))
     }
 
-    /// Turns events off, at once.
+    /// Disables events, at once.
     pub(in crate::engine) fn detach(&mut self, events: impl IntoIterator<Item = EventId>) {
-        let mut resting = Vec::new();
+        let mut parked = Vec::new();
         for event in events {
             self.drop_injected(event);
             self.idle.remove(&event);
+            // The rows are read after the programs are off, and cleared only when another event gets them.
             if let Some(probes) = self.probes.remove(&event) {
-                self.note_dropped(probes.slots());
+                let slots: Vec<Slot> = probes.slots().collect();
+                drop(probes);
+                note_dropped(&self.session, &mut self.ledger, slots);
                 continue;
             }
             if let Some((on, _)) = self.emitted.remove(&event) {
-                self.note_dropped(on.slot());
+                let slot = on.slot();
+                drop(on);
+                note_dropped(&self.session, &mut self.ledger, slot);
                 continue;
             }
             let Some((attached, _)) = self.attached.remove(&event) else { continue };
             let slot = attached.slot();
-            resting.push((event, attached.park()));
-            self.note_dropped(slot);
+            parked.push((event, attached.park()));
+            note_dropped(&self.session, &mut self.ledger, slot);
         }
-        self.rest.add(resting);
+        self.deferred_close.add(parked);
     }
 
-    /// Has perf tracepoints guarded that are not.
-    pub(in crate::engine) fn guard(&mut self, guard: &Arc<Guard>) {
-        crate::attach::guard_events(guard, self.attached.values_mut().map(|(attached, _)| attached));
+    /// Passes to the guard the perf tracepoints that it does not hold yet.
+    pub(in crate::engine) fn guard(&self, guard: &Arc<Guard>) {
+        self.session.guard(guard);
     }
 
-    /// Takes all events off their hooks; what is left to be closed ([`attach::detach_all`]).
+    /// Detaches all events. Returns the perf events to close ([`attach::detach_all`]).
     pub(in crate::engine) fn end(mut self) -> Vec<OwnedFd> {
-        let all: Vec<EventId> = self.attached.keys().chain(self.probes.keys()).copied().collect();
-        self.detach(all);
-        attach::detach_all(self.rest.end())
+        let attached = self.attached.drain().map(|(_, (attached, _))| attached.park());
+        attach::detach_all(attached.chain(self.deferred_close.end()))
     }
 
-    /// Forgets an event that is gone.
+    /// Removes a deleted event.
     pub(in crate::engine) fn forget(&mut self, event: EventId) {
         self.detach([event]);
-        // What rests would be taken for the event again.
-        drop(self.rest.take(event));
-    }
-
-    /// Remembers the losses of rows that others get.
-    fn note_dropped(&mut self, slots: impl IntoIterator<Item = Slot>) {
-        for slot in slots {
-            self.ledger.add_row(|cpu| self.session.counters().of(slot, cpu));
-        }
+        // Otherwise a new event with the same number would resume the parked one.
+        drop(self.deferred_close.take(event));
     }
 
     /// A dynamic event's probes.
@@ -416,7 +455,7 @@ impl InstanceSession {
         self.ledger.missed_since_emptied(self.all_missed())
     }
 
-    /// The counts of all events on a CPU, those that are off by now included.
+    /// The counts of all events on a CPU, including disabled events.
     fn all_counts(&self, cpu: u32) -> Counters {
         let slots = self.attached.values().filter_map(|(attached, _)| attached.slot());
         let slots = slots.chain(self.probes.values().flat_map(AttachedProbes::slots));
@@ -427,24 +466,35 @@ impl InstanceSession {
             .fold(self.ledger.returned(cpu), Counters::plus)
     }
 
-    /// Hits on a CPU since its buffer was last emptied, and what became of them.
+    /// Hits on a CPU since its buffer was last emptied, by outcome.
     pub(in crate::engine) fn counts(&self, cpu: u32) -> Counters {
         self.ledger.since_emptied(cpu, self.all_counts(cpu))
     }
 
-    /// Counts from now on, as the buffers of one CPU or of all are emptied.
+    /// Restarts the counts when the buffers of one CPU or of all are emptied.
     pub(in crate::engine) fn reset_counts(&mut self, cpu: Option<u32>) {
         for number in (0..self.queue.cpus()).filter(|number| cpu.is_none_or(|cpu| cpu == *number)) {
             self.ledger.set_baseline(number, self.all_counts(number));
+            self.queue.reset_tally(number);
         }
         if cpu.is_none() {
             self.ledger.set_missed_baseline(self.all_missed());
         }
     }
 
-    /// Hits on a CPU that found the ring full since the last call.
-    pub(in crate::engine) fn newly_dropped(&mut self, cpu: u32) -> u64 {
-        self.ledger.report_lost(cpu, self.all_counts(cpu).dropped)
+    /// Hits on a CPU that found the ring full, and records that were overwritten there, since the last call.
+    pub(in crate::engine) fn newly_lost(&mut self, cpu: u32, is_event: impl Fn(&[u8]) -> bool) -> (u64, u64) {
+        let counts = self.all_counts(cpu);
+        let recorded = self.ledger.since_emptied(cpu, counts).recorded;
+        let overwritten = self.queue.newly_overwritten(cpu, recorded, is_event);
+        (self.ledger.report_lost(cpu, counts.dropped), overwritten)
+    }
+}
+
+/// Adds the counts of released rows to the ledger.
+fn note_dropped(session: &Session, ledger: &mut CountLedger, slots: impl IntoIterator<Item = Slot>) {
+    for slot in slots {
+        ledger.add_row(slot, |cpu| session.counters().of(slot, cpu));
     }
 }
 
@@ -453,21 +503,5 @@ impl Drop for InstanceSession {
         let all: Vec<EventId> =
             self.attached.keys().chain(self.probes.keys()).chain(self.emitted.keys()).copied().collect();
         self.detach(all);
-    }
-}
-
-/// Tells what the kernel refused, and with which number the command fails.
-pub(in crate::engine) fn log_to_errno(error: &AttachError) -> rustix::io::Errno {
-    tracing::warn!("{error}");
-    errno(error)
-}
-
-/// The number that a refusal of the kernel's is told with.
-pub(in crate::engine) fn errno(error: &AttachError) -> rustix::io::Errno {
-    match error.cause() {
-        Cause::Map(_, errno) | Cause::Hook(_, errno) | Cause::System(_, errno) => *errno,
-        Cause::Load(_, error) => error.errno,
-        Cause::TooMany(_) => rustix::io::Errno::NOMEM,
-        _ => rustix::io::Errno::NOSYS,
     }
 }

@@ -1,11 +1,10 @@
-//! Dynamic events of an instance on their hooks.
+//! Attaches the probes of an instance's dynamic events.
 
 use crate::{
-    attach::{
-        AttachError, Attached, Cause, Dispatch, FunctionLinks, Hooks, Job, LinkedFunctions, Planned, Request,
-    },
+    attach::{AttachError, Attached, Cause, FunctionLinks, Hooks, Job, LinkedFunctions, Planned, Request},
     engine::{
         attachments::session::{InstanceSession, event_config::EventConfig},
+        command::error::CommandError,
         facts::Facts,
         probes::{self, Candidate, Tried},
     },
@@ -14,50 +13,56 @@ use crate::{
     sys::Errno,
 };
 
-/// The probes of one event that are at files, and have everything but their links.
+/// The probes of one event that are at files, complete except for their links.
 pub(in crate::engine) type PlannedProbes = Vec<(Planned, Candidate)>;
 
-/// The probes of one event, each with the hook that it was given.
+/// The probes of one event, each with its hook.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct AttachedProbes {
-    /// None for what waits for its module.
+    /// `None` for a probe that waits for its module.
     probes: Vec<Option<(Attached, Candidate)>>,
 }
 
-/// What is asked of the session for a probe; triggers turn the event on and off at the slot of its first one.
-fn request<'a>(wanted: &EventConfig<'a>, candidate: &'a Candidate, first: Option<Slot>) -> Request<'a> {
-    let mut request = wanted.request(&candidate.via, &candidate.hook);
+/// The request for a probe. Triggers enable and disable the event through the slot of its first probe.
+fn request<'a>(config: &EventConfig<'a>, candidate: &'a Candidate, first: Option<Slot>) -> Request<'a> {
+    let mut request = config.request(&candidate.via, &candidate.hook);
     request.irqs_off = candidate.irqs_off;
     request.other = None;
-    request.extras.soft_slot = first;
+    request.hit_actions.soft_slot = first;
     request
 }
 
 impl AttachedProbes {
-    /// Hits and misses of each probe since it was hung up. Those that share a link count none: no file shows it of an `f`.
+    /// Hits and misses of each probe since it was attached. Probes that share a link count none, because no file
+    /// shows the counts of function events (`f`).
     pub(in crate::engine) fn counts(&self) -> Vec<(u64, u64)> {
         let count = |(attached, _): &(Attached, Candidate)| (attached.hits(), attached.missed());
         self.probes.iter().map(|probe| probe.as_ref().map_or((0, 0), count)).collect()
     }
 
-    /// Rows of the counters.
+    /// The slots of the attached probes.
     pub(in crate::engine) fn slots(&self) -> impl Iterator<Item = Slot> {
         self.probes.iter().flatten().filter_map(|(attached, _)| attached.slot())
     }
 
-    /// Of each probe whether it waits for its module.
+    /// The probes that are attached, each with its hook.
+    pub(super) fn all(&self) -> impl Iterator<Item = &(Attached, Candidate)> {
+        self.probes.iter().flatten()
+    }
+
+    /// For each probe, whether it waits for its module.
     pub(in crate::engine) fn waiting(&self) -> impl Iterator<Item = bool> {
         self.probes.iter().map(Option::is_none)
     }
 }
 
 impl InstanceSession {
-    /// Hangs the probes of an event up; all or none.
+    /// Attaches the probes of an event, all or none.
     pub(in crate::engine) fn attach_probes(
         &mut self,
         event: EventId,
         definitions: &[Probe],
-        wanted: &EventConfig<'_>,
+        config: &EventConfig<'_>,
         facts: &Facts,
     ) -> Result<(), Tried> {
         let mut attached = AttachedProbes::default();
@@ -71,13 +76,13 @@ impl InstanceSession {
             return Ok(());
         }
         for probe in definitions {
-            // As the kernel's, which are registered when the module comes.
+            // As in the kernel, the probe is registered when its module is loaded.
             if probes::waits(probe, facts) == Some(true) {
                 attached.probes.push(None);
                 continue;
             }
             let first = attached.slots().next();
-            match self.attach_probe(probe, wanted, first, facts) {
+            match self.attach_probe(probe, config, first, facts) {
                 Ok(one) => attached.probes.push(Some(one)),
                 Err(tried) => {
                     return Err(tried);
@@ -88,20 +93,21 @@ impl InstanceSession {
         Ok(())
     }
 
-    /// Plans how probes at files hang; nothing for others.
+    /// Plans the links of probes at files. Skips other probes.
     pub(in crate::engine) fn plan_probes(
         &mut self,
         definitions: &[Probe],
-        wanted: &EventConfig<'_>,
+        config: &EventConfig<'_>,
         facts: &Facts,
     ) -> Result<(PlannedProbes, Vec<Job>), Tried> {
         let (mut planned, mut jobs) = (PlannedProbes::new(), Vec::new());
         for probe in definitions.iter().filter(|probe| matches!(probe.event.target, Target::File { .. })) {
-            let probes::Candidates { usable, lacking: mut tried } = probes::candidates(probe, None, facts);
+            let probes::Candidates { usable, lacking: mut tried } = probes::candidates(probe, facts);
             let first = planned.first().and_then(|(planned, _)| planned.slot());
             let mut done = Err(());
             for candidate in usable {
-                match self.kernel_mut().plan(&request(wanted, &candidate, first), Dispatch::Gate) {
+                let dispatch = self.style.probe();
+                match self.kernel_mut().plan(&request(config, &candidate, first), dispatch) {
                     Ok((one, job)) => {
                         planned.push((one, candidate));
                         jobs.push(job);
@@ -121,16 +127,16 @@ impl InstanceSession {
         Ok((planned, jobs))
     }
 
-    /// Takes them up once their links are made, all or none; [`InstanceSession::attach_probes`] finds them there.
+    /// Stores planned probes whose links were made, all or none. [`InstanceSession::attach_probes`] takes them.
     pub(in crate::engine) fn finish_probes(
         &mut self,
         event: EventId,
         planned: PlannedProbes,
-        made: Result<Vec<Hooks>, Errno>,
+        made: Result<Vec<Hooks>, CommandError>,
     ) -> Result<(), Tried> {
         let (made, missing) = match made {
             Ok(made) => (made, Errno::CANCELED),
-            Err(errno) => (Vec::new(), errno),
+            Err(error) => (Vec::new(), error.errno()),
         };
         let mut made = made.into_iter();
         let (mut attached, mut tried) = (AttachedProbes::default(), None);
@@ -153,15 +159,16 @@ impl InstanceSession {
     fn attach_probe(
         &mut self,
         probe: &Probe,
-        wanted: &EventConfig<'_>,
+        config: &EventConfig<'_>,
         first: Option<Slot>,
         facts: &Facts,
     ) -> Result<(Attached, Candidate), Tried> {
-        let probes::Candidates { usable, lacking: mut tried } = probes::candidates(probe, None, facts);
+        let probes::Candidates { usable, lacking: mut tried } = probes::candidates(probe, facts);
         for candidate in usable {
-            match self.kernel_mut().attach(&request(wanted, &candidate, first), Dispatch::Gate) {
+            let dispatch = self.style.probe();
+            match self.kernel_mut().attach(&request(config, &candidate, first), dispatch) {
                 Ok(gated) => {
-                    tracing::debug!(hook = candidate.name(), %tried, "{}", wanted.format.full_name());
+                    tracing::debug!(hook = candidate.name(), %tried, "{}", config.format.full_name());
                     return Ok((gated, candidate));
                 }
                 Err(error) => {
@@ -173,36 +180,36 @@ impl InstanceSession {
         Err(tried)
     }
 
-    /// Changes what becomes of the hits of a dynamic event that hangs on its hooks.
+    /// Replaces the programs of an attached dynamic event.
     pub(in crate::engine) fn change_probes(
         &mut self,
         event: EventId,
-        wanted: &EventConfig<'_>,
+        config: &EventConfig<'_>,
     ) -> Result<(), AttachError> {
         let Some(mut attached) = self.probes.remove(&event) else { return Ok(()) };
         let first = attached.slots().next();
         let changed = attached.probes.iter_mut().flatten().try_for_each(|(attached, candidate)| {
-            self.kernel_mut().replace(attached, &request(wanted, candidate, first))
+            self.kernel_mut().replace(attached, &request(config, candidate, first))
         });
         self.put_probes(event, attached);
         changed
     }
 
-    /// Plans how functions' events hang through as few links as can be.
+    /// Plans as few links as possible for function events.
     pub(in crate::engine) fn plan_shared(
         &mut self,
         events: &[(EventId, Candidate)],
-        wanted: &[EventConfig<'_>],
+        config: &[EventConfig<'_>],
     ) -> FunctionLinks {
         let requests: Vec<_> = events
             .iter()
-            .zip(wanted)
-            .map(|((_, candidate), wanted)| request(wanted, candidate, None))
+            .zip(config)
+            .map(|((_, candidate), config)| request(config, candidate, None))
             .collect();
         self.kernel_mut().plan_functions(&requests)
     }
 
-    /// Takes them up once the links are made; [`InstanceSession::attach_probes`] finds them there.
+    /// Stores function events whose links were made. [`InstanceSession::attach_probes`] takes them.
     pub(in crate::engine) fn finish_shared(
         &mut self,
         events: Vec<(EventId, Candidate)>,
@@ -215,7 +222,7 @@ impl InstanceSession {
         );
     }
 
-    /// Detaches the events that were planned together and not turned on.
+    /// Detaches the function events that were linked and not enabled.
     pub(in crate::engine) fn drop_unused_shared(&mut self) {
         self.shared.clear();
     }

@@ -1,49 +1,116 @@
 //! The rings of an instance, and the records that were taken out of them but are not in the buffers yet.
 //!
-//! Records wait here only where they must be put in order over all CPUs. The collection of records
+//! Records wait here only if they must be sorted across all CPUs. The collection of records
 //! (`records/record_intake.rs`) empties the rings and moves the records on.
 
-use std::collections::VecDeque;
+use crate::{ring::Drain, sys::bpf::cpu_ring::CpuRing};
 
-use crate::sys::bpf::ring::RingMemory;
-
-/// A record out of a ring.
-#[derive(Debug)]
-pub(in crate::engine) struct RingRecord {
-    pub(in crate::engine) stamp: u64,
-    pub(in crate::engine) cpu: u32,
-    pub(in crate::engine) payload: Vec<u8>,
-}
-
-/// Rings by CPU, and what was taken out of them.
+/// Rings by CPU, and the records taken out of them.
 #[derive(Debug)]
 pub(in crate::engine) struct RingQueue {
-    pub(in crate::engine) rings: Vec<RingMemory>,
-    /// Records in the order in which they were taken.
-    pub(in crate::engine) taken: Vec<RingRecord>,
-    /// Records in the order of their stamps, with none missing in between.
-    pub(in crate::engine) ordered: VecDeque<RingRecord>,
-    /// How many times the collection waited for records that belong between those in `taken`.
+    pub(in crate::engine) drain: Drain,
+    /// Whether the records that were taken are complete, so that they are moved to the buffers.
+    pub(in crate::engine) settled: bool,
+    /// Times of requests for snapshots that are not among the records yet.
+    pub(in crate::engine) requests: Vec<u64>,
+    /// Number of times that the collection waited for records which belong between those that were taken.
     pub(in crate::engine) waits: u32,
+    /// By CPU.
+    pub(in crate::engine) tallies: Vec<Tally>,
+}
+
+/// Counts of a CPU's ring since its buffer was last emptied.
+#[derive(Clone, Debug, Default)]
+pub(in crate::engine) struct Tally {
+    /// Records of events that were taken out of the ring.
+    pub(in crate::engine) taken: u64,
+    /// Records of events that were overwritten in the ring.
+    overwritten: u64,
+    /// Whether records were ever overwritten.
+    any: bool,
+    /// Whether records were overwritten before the next one.
+    pub(in crate::engine) gap: bool,
+}
+
+impl Tally {
+    /// Notes that records were overwritten before the next one.
+    pub(in crate::engine) fn add_gap(&mut self) {
+        (self.any, self.gap) = (true, true);
+    }
 }
 
 impl RingQueue {
     /// A queue of these rings.
-    pub(in crate::engine) fn new(rings: Vec<RingMemory>) -> Self {
-        Self { rings, taken: Vec::new(), ordered: VecDeque::new(), waits: 0 }
+    pub(in crate::engine) fn new(rings: Vec<CpuRing>) -> Self {
+        let tallies = vec![Tally::default(); rings.len()];
+        Self { drain: Drain::new(rings), settled: false, requests: Vec::new(), waits: 0, tallies }
+    }
+
+    /// The rings, by CPU.
+    pub(in crate::engine) fn rings(&self) -> &[CpuRing] {
+        self.drain.rings()
     }
 
     /// Number of CPUs.
     pub(in crate::engine) fn cpus(&self) -> u32 {
-        self.rings.len() as u32
+        self.rings().len() as u32
     }
 
-    /// Throws away everything that is not in the buffers yet.
-    pub(in crate::engine) fn discard(&mut self) {
-        self.taken.clear();
-        self.ordered.clear();
-        for ring in &mut self.rings {
-            ring.drain(|_| crate::sys::bpf::ring::Seen::Taken);
+    /// Lets programs overwrite the oldest records until they are collected, if each ring keeps at least the `bytes` of its
+    /// CPU. Returns whether they do. Passes the payloads that wait by now to `show`.
+    pub(in crate::engine) fn overwrite(
+        &mut self,
+        bytes: impl Fn(u32) -> usize,
+        mut show: impl FnMut(&[u8]),
+    ) -> bool {
+        let (rings, _) = self.drain.parts();
+        if (0..).zip(&*rings).any(|(cpu, ring)| ring.kept() < bytes(cpu)) {
+            return false;
         }
+        for ring in rings {
+            ring.drain_controls(|_, _| {});
+            if !ring.overwrites() {
+                ring.waiting(|payload| {
+                    show(payload);
+                    false
+                });
+                ring.overwrite();
+            }
+        }
+        true
+    }
+
+    /// Restarts a CPU's counts.
+    pub(in crate::engine) fn reset_tally(&mut self, cpu: u32) {
+        if let Some(tally) = self.tallies.get_mut(cpu as usize) {
+            *tally = Tally::default();
+        }
+    }
+
+    /// Number of records of events on a CPU that were overwritten in the ring since the last call. Programs have made
+    /// `recorded` of them. `is_event` says whether a payload is an event's. While events fire it can be too small; the
+    /// next call makes up for it.
+    pub(in crate::engine) fn newly_overwritten(
+        &mut self,
+        cpu: u32,
+        recorded: u64,
+        is_event: impl Fn(&[u8]) -> bool,
+    ) -> u64 {
+        let ring = self.drain.parts().0.get_mut(cpu as usize);
+        let Some((tally, ring)) = self.tallies.get_mut(cpu as usize).zip(ring) else { return 0 };
+        if !tally.any {
+            return 0;
+        }
+        let Some(waiting) = ring.waiting(is_event) else { return 0 };
+        let there = tally.taken + waiting;
+        let all = recorded.saturating_sub(there).max(tally.overwritten);
+        all - std::mem::replace(&mut tally.overwritten, all)
+    }
+
+    /// Drops all records that are not in the buffers yet.
+    pub(in crate::engine) fn discard(&mut self) {
+        self.drain.discard();
+        self.settled = false;
+        self.requests.clear();
     }
 }

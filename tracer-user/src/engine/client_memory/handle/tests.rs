@@ -1,18 +1,18 @@
-//! The daemon's side against processes that the tests play.
+//! Tests of the daemon's side, with processes that the tests imitate.
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::super::message::{Bit, Text};
 use super::*;
 
-/// Some processes that reach memory, of which these are the other ends.
+/// The daemon's side, and the sockets of some imitated processes.
 fn played(count: usize) -> (ClientMemory, Vec<OwnedFd>) {
     let pair = || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     let (ours, theirs) = (0..count).map(|_| pair()).unzip();
     (ClientMemory::start(ours).unwrap(), theirs)
 }
 
-/// The next order that a process gets but for pings, if one comes within some time.
+/// The next order other than a ping, if one arrives in time.
 fn order(process: &OwnedFd, time: Duration) -> Option<Order> {
     let mut packet = vec![0; PACKET_MAX];
     let timeout = Timespec::try_from(time).unwrap();
@@ -43,7 +43,7 @@ fn identity() -> Arc<[u8]> {
 }
 
 #[test]
-fn an_address_space_that_is_forgotten_holds_up_no_other() {
+fn a_forgotten_address_space_delays_no_other() {
     let (memory, processes) = played(1);
     let lane = memory.lane(7);
     let (first, second) = (memory.number(), memory.number());
@@ -55,7 +55,7 @@ fn an_address_space_that_is_forgotten_holds_up_no_other() {
     assert_eq!(order(&processes[0], SOON), Some(Order::Forget { id: first }));
     memory.write(lane, [op(second)].into_iter(), None);
     assert_eq!(order(&processes[0], Duration::from_millis(50)), None, "it is not open yet");
-    // Whether it was forgotten before it was opened or not.
+    // With and without opening it first.
     for id in [first, second] {
         report(&processes[0], &Report::Opened { id, identity: Ok(identity().to_vec()) });
     }
@@ -65,7 +65,7 @@ fn an_address_space_that_is_forgotten_holds_up_no_other() {
 }
 
 #[test]
-fn what_the_next_process_was_not_told_of_is_not_gone() {
+fn address_spaces_unknown_to_the_next_process_are_not_failures() {
     let (memory, mut processes) = played(2);
     let (lane, id) = (memory.lane(7), memory.number());
     let attention = Arc::new((Mutex::new(0), Condvar::new()));
@@ -83,7 +83,7 @@ fn what_the_next_process_was_not_told_of_is_not_gone() {
     memory.open(id, 7, 5, &identity(), lane);
     order(&processes[0], SOON).unwrap();
     report(&processes[0], &Report::Opened { id, identity: Ok(identity().to_vec()) });
-    // The first is gone, and an event is turned on before that is known.
+    // The first process ends, and an event is enabled before that is known.
     assert_eq!(memory.failures().0, 0);
     drop(processes.remove(0));
     await_attention();
@@ -95,7 +95,7 @@ fn what_the_next_process_was_not_told_of_is_not_gone() {
     }
     change.wait();
     assert_eq!(memory.failures(), (1, Vec::new()), "nobody knows whether it is gone");
-    // It is opened again, and then it may turn out to be gone.
+    // It is opened again, and may then turn out to have ended.
     memory.open(id, 7, 5, &identity(), lane);
     memory.write(lane, [op(id)].into_iter(), None);
     assert_eq!(order(&processes[0], SOON), Some(Order::Open { id, uid: 7, thread: 5 }));
@@ -104,7 +104,7 @@ fn what_the_next_process_was_not_told_of_is_not_gone() {
     report(&processes[0], &Report::Written { batch, done: vec![Err(Errno::SRCH)] });
     await_attention();
     assert_eq!(memory.failures(), (1, vec![id]));
-    // Whoever has more to do is called again, once for many times.
+    // Requested calls are merged.
     for _ in 0..100 {
         memory.attend_again();
     }
@@ -116,21 +116,21 @@ fn what_the_next_process_was_not_told_of_is_not_gone() {
 const LOOK: Look = Look { thread: 5, uid: 7, number: 1, known: 0, structure: 8, text: Text::None };
 
 #[test]
-fn a_look_waits_for_a_process_that_starts_and_is_done_again_once() {
+fn a_look_waits_for_a_starting_process_and_is_repeated_once() {
     let (memory, mut processes) = played(3);
     let (to, answers) = std::sync::mpsc::channel();
     let look = |deadline| {
         let to = to.clone();
         memory.look(LOOK, deadline, Box::new(move |_, seen| to.send(seen).unwrap()));
     };
-    // Its deadline is over, but the process may be one that is not there yet.
+    // The deadline has passed, but the process may not have started yet.
     look(Instant::now());
     assert!(matches!(order(&processes[0], SOON), Some(Order::Look { .. })));
     assert!(answers.recv_timeout(Duration::from_millis(50)).is_err());
     report(&processes[0], &Report::Pong);
     assert_eq!(answers.recv_timeout(SOON).unwrap(), Err(Errno::FAULT));
     assert!(matches!(order(&processes[0], SOON), Some(Order::Forget { .. })));
-    // What two processes were lost with is not asked of the third.
+    // An order that was lost with two processes is not sent to the third.
     look(Instant::now() + SOON);
     let asked = order(&processes[0], SOON);
     assert!(matches!(asked, Some(Order::Look { .. })));
@@ -140,7 +140,7 @@ fn a_look_waits_for_a_process_that_starts_and_is_done_again_once() {
     drop(processes.remove(0));
     assert_eq!(answers.recv_timeout(SOON).unwrap(), Err(Errno::FAULT));
     assert_eq!(order(&processes[0], Duration::from_millis(50)), None);
-    // No process is left that it could be asked of.
+    // No process is left.
     look(Instant::now() + SOON);
     drop(processes);
     assert_eq!(answers.recv_timeout(SOON).unwrap(), Err(Errno::FAULT));
@@ -149,13 +149,13 @@ fn a_look_waits_for_a_process_that_starts_and_is_done_again_once() {
 }
 
 #[test]
-fn a_process_has_its_time_to_answer_while_somebody_listens() {
+fn the_time_to_answer_counts_only_while_listening() {
     let start = Instant::now();
     let mut state = State::default();
     assert_eq!(state.silent_at(), None);
     state.pinged = Some(start);
     assert_eq!(state.silent_at(), Some(start + PONG));
-    // This side did something else for longer than that.
+    // This side was busy for longer than that.
     state.listening = Some(start + 2 * PONG);
     assert_eq!((state.silent_at(), state.deadline()), (Some(start + 3 * PONG), Some(start + 3 * PONG)));
     state.pinged = Some(start + 3 * PONG);

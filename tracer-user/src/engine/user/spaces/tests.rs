@@ -1,11 +1,11 @@
-//! Tests of address spaces that take part, and of what they asked for.
+//! Tests of address spaces and their registrations.
 
 use std::{
     sync::mpsc::channel,
     time::{Duration, Instant},
 };
 
-use super::{super::asked::place, *};
+use super::{super::enabler_list::place, *};
 use crate::{
     engine::{
         client_memory::{self, Look, Text},
@@ -14,7 +14,7 @@ use crate::{
     event::EventId,
 };
 
-/// An event that processes ask for.
+/// An event with registrations.
 const EVENT: EventId = EventId::new(1);
 
 #[test]
@@ -25,13 +25,13 @@ fn a_bit_has_a_byte() {
 fn spaces() -> (Spaces, ClientMemory) {
     let memory = client_memory::in_process();
     let mut spaces = Spaces::default();
-    spaces.reach_by(memory.clone(), Quotas::default());
+    spaces.set_memory(memory.clone(), Quotas::default());
     (spaces, memory)
 }
 
-/// Our own address space under a number, as a request would have it.
+/// This process's address space under a number, as a request would provide it.
 fn own(memory: &ClientMemory, spaces: &mut Spaces) -> (u64, Seen) {
-    // A thread that is in no ioctl(2) is refused, so the space is opened as a child's is, by what it has.
+    // A thread outside of ioctl(2) is refused, so the space is opened by its identity, like a child's.
     let (send, receive) = channel();
     let look = Look { thread: 1, uid: 0, number: 0, known: 0, structure: 0, text: Text::None };
     let until = Instant::now() + Duration::from_secs(60);
@@ -55,36 +55,38 @@ fn own(memory: &ClientMemory, spaces: &mut Spaces) -> (u64, Seen) {
 }
 
 impl Spaces {
-    /// How many addresses there are for an event.
+    /// The number of registered addresses of an event.
     fn uses(&self, event: EventId) -> usize {
-        let lists = self.by_event.get(&event).into_iter().flatten().filter_map(|list| self.asked.get(list));
-        lists.map(|asked| asked.places(event).count() * asked.spaces.len()).sum()
+        let lists = self.by_event.get(&event).into_iter().flatten().filter_map(|list| self.lists.get(list));
+        lists.map(|enabler_list| enabler_list.places(event).count() * enabler_list.spaces.len()).sum()
     }
 
-    /// Everything that is known is there for an address space that is there.
+    /// Checks that lists and spaces are consistent.
     fn check(&self) {
-        for (number, asked) in &self.asked {
-            assert!(!asked.spaces.is_empty());
-            assert!(asked.spaces.iter().all(|space| self.all[space].asked == *number));
-            assert_eq!(asked.enablers.len(), asked.by_event.len());
-            assert!(asked.events().all(|event| self.by_event[&event].contains(number)));
+        for (number, enabler_list) in &self.lists {
+            assert!(!enabler_list.spaces.is_empty());
+            assert!(enabler_list.spaces.iter().all(|space| self.all[space].list == *number));
+            assert_eq!(enabler_list.enablers.len(), enabler_list.by_event.len());
+            assert!(enabler_list.events().all(|event| self.by_event[&event].contains(number)));
             let of = |number: &u64| self.all[number].charges.iter().map(Charge::amount).sum::<usize>();
-            assert!(asked.spaces.iter().all(|space| of(space) == asked.enablers.len()));
+            assert!(enabler_list.spaces.iter().all(|space| of(space) == enabler_list.enablers.len()));
         }
         let lists = self.by_event.values().flatten();
-        assert!(lists.into_iter().all(|list| self.asked.contains_key(list)));
-        assert_eq!(self.asked.values().map(|asked| asked.spaces.len()).sum::<usize>(), self.all.len());
+        assert!(lists.into_iter().all(|list| self.lists.contains_key(list)));
+        assert_eq!(
+            self.lists.values().map(|enabler_list| enabler_list.spaces.len()).sum::<usize>(),
+            self.all.len()
+        );
         assert_eq!(self.all.values().map(|space| space.tasks.len()).sum::<usize>(), self.tasks.len());
     }
 }
 
-/// A birth, now.
 fn birth(task: u32, other: u32, shares: u32) -> TaskEvent {
     TaskEvent { kind: task_event::FORK, task, other, shares, time: monotonic() }
 }
 
 fn value(word: &u32) -> u32 {
-    // Through the kernel, as the compiler knows nothing of the write.
+    // Reads through the kernel, because the compiler does not know about the write.
     let at = std::ptr::from_ref(word).expose_provenance() as u64;
     let mut now = [0; 4];
     let memory = std::fs::File::open("/proc/self/mem").unwrap();
@@ -92,42 +94,42 @@ fn value(word: &u32) -> u32 {
     u32::from_ne_bytes(now)
 }
 
-fn write(memory: &ClientMemory, placed: Placed) -> Result<(), Errno> {
+fn write(memory: &ClientMemory, bit_write: BitWrite) -> Result<(), Errno> {
     let (send, receive) = channel();
     let until = Instant::now() + Duration::from_secs(60);
-    memory.request(placed.lane, placed.op, until, Box::new(move |done| send.send(done).unwrap()));
+    memory.request(bit_write.lane, bit_write.op, until, Box::new(move |done| send.send(done).unwrap()));
     receive.recv().unwrap()
 }
 
 #[test]
-fn who_asks_is_told_and_forgotten_with_its_last_task() {
+fn a_registration_is_updated_and_ends_with_its_last_task() {
     let (mut spaces, memory) = spaces();
     let task = std::process::id();
     let word = Box::new(0_u32);
     let at = std::ptr::from_ref(&*word).expose_provenance() as u64;
     let (look, seen) = own(&memory, &mut spaces);
-    let asking = Asking { task, uid: 0, look, seen: &seen };
-    spaces.meet(asking);
-    let placed = spaces.ask(asking, EVENT, (at, 9), true).unwrap();
-    assert_eq!(write(&memory, placed), Ok(()));
+    let requester = Requester { task, uid: 0, look, seen: &seen };
+    spaces.identify(requester);
+    let bit_write = spaces.register_bit(requester, EVENT, (at, 9), true).unwrap();
+    assert_eq!(write(&memory, bit_write), Ok(()));
     assert_eq!(value(&word), 1 << 9);
     assert!(spaces.has(task, at, 9) && !spaces.has(task, at, 8) && !spaces.has(1, at, 9));
     assert_eq!((spaces.uses(EVENT), spaces.counts(), spaces.known(task)), (1, (1, 1), Some((look, false))));
     for on in [false, true, false, true] {
         let mut change = None;
-        spaces.tell(EVENT, on, &mut change);
+        spaces.report(EVENT, on, &mut change);
         change.unwrap().wait();
         assert_eq!(value(&word) != 0, on);
     }
-    // A process shares it, and outlives the one that asked.
+    // A process shares the space, and outlives the process that registered.
     spaces.take(birth(task, 77, 1));
     assert_eq!((spaces.counts(), spaces.unopened.len()), ((2, 1), 0));
     spaces.gone(task);
     spaces.check();
     assert_eq!((spaces.uses(EVENT), spaces.counts()), (1, (1, 1)));
     assert_eq!(spaces.forget(task, at, 9).err(), Some(Errno::NOENT));
-    let placed = spaces.forget(77, at, 9).unwrap();
-    assert_eq!(write(&memory, placed), Ok(()));
+    let bit_write = spaces.forget(77, at, 9).unwrap();
+    assert_eq!(write(&memory, bit_write), Ok(()));
     assert_eq!((value(&word), spaces.uses(EVENT), spaces.released.clone()), (0, 0, vec![EVENT]));
     assert_eq!(spaces.forget(77, at, 9).err(), Some(Errno::NOENT));
     spaces.gone(77);
@@ -136,43 +138,43 @@ fn who_asks_is_told_and_forgotten_with_its_last_task() {
 }
 
 #[test]
-fn a_task_whose_address_space_changed_is_not_believed() {
+fn a_task_with_another_address_space_loses_its_registrations() {
     let (mut spaces, memory) = spaces();
     let (look, seen) = own(&memory, &mut spaces);
     let seen = Seen { process: 5, ..seen };
-    let asking = Asking { task: 5, uid: 7, look, seen: &seen };
-    spaces.ask(asking, EVENT, (64, 0), false).unwrap();
-    spaces.meet(asking);
+    let requester = Requester { task: 5, uid: 7, look, seen: &seen };
+    spaces.register_bit(requester, EVENT, (64, 0), false).unwrap();
+    spaces.identify(requester);
     assert!(spaces.has(5, 64, 0) && spaces.known(5).is_some() && spaces.known(6).is_none());
-    // Another of its threads has asked for it as well. What was known of a process with the thread's number is not of it.
+    // Another thread has registered as well. What is known of a process with the thread's id does not apply to it.
     let thread = Seen { alive: false, ..seen.clone() };
-    spaces.meet(Asking { task: 6, seen: &thread, ..asking });
+    spaces.identify(Requester { task: 6, seen: &thread, ..requester });
     assert!(spaces.has(6, 64, 0) && !spaces.has(7, 64, 0));
     let other = Seen { identity: vec![1; 16], ..seen.clone() };
-    spaces.meet(Asking { seen: &other, ..asking });
+    spaces.identify(Requester { seen: &other, ..requester });
     assert!(!spaces.has(5, 64, 0));
     let (look, seen) = own(&memory, &mut spaces);
     let seen = Seen { process: 5, ..seen };
-    spaces.ask(Asking { look, seen: &seen, ..asking }, EVENT, (64, 0), false).unwrap();
+    spaces.register_bit(Requester { look, seen: &seen, ..requester }, EVENT, (64, 0), false).unwrap();
     let dead = Seen { alive: false, ..seen };
-    spaces.meet(Asking { seen: &dead, ..asking });
+    spaces.identify(Requester { seen: &dead, ..requester });
     assert_eq!((spaces.counts(), spaces.uses(EVENT)), ((0, 0), 0));
 }
 
 #[test]
-fn a_child_that_is_another_program_has_nothing() {
+fn a_child_that_executes_another_program_has_no_registrations() {
     let (mut spaces, memory) = spaces();
     let task = std::process::id();
     let (look, seen) = own(&memory, &mut spaces);
-    let asking = Asking { task, uid: 0, look, seen: &seen };
-    spaces.ask(asking, EVENT, (64, 0), false).unwrap();
+    let requester = Requester { task, uid: 0, look, seen: &seen };
+    spaces.register_bit(requester, EVENT, (64, 0), false).unwrap();
     let mut child = std::process::Command::new("cat");
     let mut child = child.stdin(std::process::Stdio::piped()).spawn().unwrap();
     spaces.take(birth(task, child.id(), 0));
     let born = spaces.open_born().remove(0);
     assert_eq!(spaces.counts(), (2, 2));
     let mut change = None;
-    spaces.tell_child(&born, |_| Some(true), &mut change);
+    spaces.report_to_child(&born, |_| Some(true), &mut change);
     change.unwrap().wait();
     let end = Instant::now() + Duration::from_secs(60);
     while spaces.counts() != (1, 1) {
@@ -185,35 +187,35 @@ fn a_child_that_is_another_program_has_nothing() {
 }
 
 #[test]
-fn a_uid_has_so_many_addresses() {
+fn the_addresses_of_a_uid_are_limited() {
     let (mut spaces, memory) = spaces();
     let (look, seen) = own(&memory, &mut spaces);
     let seen = Seen { process: 5, ..seen };
-    let asking = Asking { task: 5, uid: 7, look, seen: &seen };
+    let requester = Requester { task: 5, uid: 7, look, seen: &seen };
     let limit = Kind::Enablers.limits().per_uid as u64;
     for at in 0..limit {
-        spaces.ask(asking, EVENT, (at * 8, 0), false).unwrap();
+        spaces.register_bit(requester, EVENT, (at * 8, 0), false).unwrap();
     }
-    assert_eq!(spaces.ask(asking, EVENT, (limit * 8, 0), false).err(), Some(Errno::NOMEM));
+    assert_eq!(spaces.register_bit(requester, EVENT, (limit * 8, 0), false).err(), Some(Errno::NOMEM));
     spaces.take(birth(5, 6, 0));
     assert_eq!((spaces.counts(), spaces.uses(EVENT)), ((1, 1), limit as usize));
     spaces.gone(5);
     assert_eq!(spaces.quotas.used(7, Kind::Enablers), 0);
 }
 
-/// One that asked for some addresses, process 5 of uid 7.
+/// A process (5, of uid 7) with registrations for some addresses.
 fn asked_much(spaces: &mut Spaces, memory: &ClientMemory, addresses: u32) -> Seen {
     let (look, seen) = own(memory, spaces);
     let seen = Seen { process: 5, ..seen };
-    let asking = Asking { task: 5, uid: 7, look, seen: &seen };
+    let requester = Requester { task: 5, uid: 7, look, seen: &seen };
     for at in 0..addresses {
-        spaces.ask(asking, EventId::new(at % 500), (u64::from(at) * 8, 0), false).unwrap();
+        spaces.register_bit(requester, EventId::new(at % 500), (u64::from(at) * 8, 0), false).unwrap();
     }
     seen
 }
 
 #[test]
-fn a_birth_costs_the_same_however_much_was_asked_for() {
+fn the_cost_of_a_birth_is_independent_of_registrations() {
     const BIRTHS: u32 = 2000;
     let births = |spaces: &mut Spaces, addresses: usize| {
         let (since, lanes) = (Instant::now(), spaces.lanes.len());
@@ -224,7 +226,7 @@ fn a_birth_costs_the_same_however_much_was_asked_for() {
             spaces.take(TaskEvent { kind: task_event::GONE, task: child, ..birth });
         }
         let took = since.elapsed();
-        // Nothing is opened of those that are not there any more.
+        // Processes that have ended are not opened.
         assert!(spaces.open_born().is_empty() && spaces.lanes.len() == lanes);
         assert_eq!((spaces.counts(), spaces.quotas.used(7, Kind::Enablers)), ((1, 1), addresses));
         spaces.check();
@@ -241,23 +243,23 @@ fn a_birth_costs_the_same_however_much_was_asked_for() {
 }
 
 #[test]
-fn a_child_has_a_copy_that_is_its_own() {
+fn a_child_has_its_own_copy() {
     let (mut spaces, memory) = spaces();
     let seen = asked_much(&mut spaces, &memory, 2000);
     let [event, further] = [7, 1000].map(EventId::new);
     spaces.take(birth(5, 6, 0));
-    assert_eq!((spaces.uses(event), spaces.asked.len()), (8, 1));
+    assert_eq!((spaces.uses(event), spaces.lists.len()), (8, 1));
     assert!(spaces.has(6, 8 * 7, 0));
     spaces.open_born();
     spaces.check();
-    // It gives one back: its parent's stays.
+    // The child unregisters one; its parent's stays.
     spaces.forget(6, 8 * 7, 0).unwrap();
     spaces.check();
     assert!(spaces.has(5, 8 * 7, 0) && !spaces.has(6, 8 * 7, 0));
     assert_eq!((spaces.uses(event), spaces.quotas.used(7, Kind::Enablers)), (7, 3999));
-    // Its parent asks for one more: that is not the child's.
-    let asking = Asking { task: 5, uid: 7, look: 0, seen: &seen };
-    spaces.ask(asking, further, (64 << 10, 3), false).unwrap();
+    // The parent registers one more, which the child does not get.
+    let requester = Requester { task: 5, uid: 7, look: 0, seen: &seen };
+    spaces.register_bit(requester, further, (64 << 10, 3), false).unwrap();
     spaces.check();
     assert!(spaces.has(5, 64 << 10, 3) && !spaces.has(6, 64 << 10, 3));
     spaces.gone(5);
@@ -274,15 +276,15 @@ fn every_process_that_takes_part_counts() {
     let (mut spaces, memory) = spaces();
     let (look, seen) = own(&memory, &mut spaces);
     let seen = Seen { process: 5, ..seen };
-    spaces.ask(Asking { task: 5, uid: 7, look, seen: &seen }, EVENT, (64, 0), false).unwrap();
+    spaces.register_bit(Requester { task: 5, uid: 7, look, seen: &seen }, EVENT, (64, 0), false).unwrap();
     let limit = Kind::AddressSpaces.limits().per_uid;
-    // Those that share its memory as well as those that do not.
+    // Processes that share its memory as well as those that do not.
     for child in 0..2 * limit as u32 {
         spaces.take(birth(5, 1000 + child, child % 2));
     }
     assert_eq!((spaces.counts(), spaces.uses(EVENT)), ((limit, limit / 2 + 1), limit / 2 + 1));
     spaces.check();
-    // What is told late is not believed of another process with the number.
+    // A late event does not apply to another process with the id.
     spaces.take(TaskEvent { kind: task_event::GONE, task: 1000, other: 0, shares: 0, time: 1 });
     spaces.take(TaskEvent { time: 1, ..birth(5, 1001, 0) });
     spaces.take(TaskEvent { time: 1, ..birth(1001, 9999, 0) });

@@ -13,7 +13,7 @@ use crate::{
         checked::Hist,
         command::Command,
         error::{ErrorKind, Log, Refusal},
-        set::{Change, Set, Taken, Trigger, TriggerId},
+        set::{Applied, Change, Set, Trigger, TriggerId},
         value::HistId,
     },
 };
@@ -29,13 +29,13 @@ impl Set {
         command: Option<&[u8]>,
         remove: bool,
         world: &dyn World,
-    ) -> Result<Taken, Refusal> {
+    ) -> Result<Applied, Refusal> {
         let mut log = Log::default();
         if let Some(command) = command {
             log = Log::new(&event.system, &event.name, command);
         }
         match self.run(world.instance(), event, command, remove, true, world, &mut log) {
-            Ok(change) => Ok(Taken { change, log }),
+            Ok(change) => Ok(Applied { change, log }),
             Err(errno) => Err(Refusal::new(errno, log)),
         }
     }

@@ -1,4 +1,4 @@
-//! From a command to histograms: names are resolved, and the set of triggers changes.
+//! Builds histograms from commands: resolves names and changes the set of triggers.
 
 mod apply;
 mod making;

@@ -14,7 +14,7 @@ use crate::{
         Span,
         hist::{
             World,
-            action::{Action, Deed, Handler, PARAMS_MAX, Tracked},
+            action::{Action, ActionKind, Handler, PARAMS_MAX, Tracked},
             checked::{Helper, Hist},
             error::{ErrorKind, Log},
             resolve::Resolver,
@@ -49,17 +49,17 @@ impl Params<'_> {
                 Handler::Match { .. } => {}
                 Handler::Max(tracked) | Handler::Change(tracked) => self.track(tracked)?,
             }
-            match action.deed {
-                Deed::Trace => self.trace(&mut action)?,
-                Deed::Save => self.save(&action)?,
+            match action.kind {
+                ActionKind::Trace => self.trace(&mut action)?,
+                ActionKind::Save => self.save(&action)?,
                 // An instance can have only one such action (`tracing_snapshot_cond_enable()`).
-                Deed::Snapshot
+                ActionKind::Snapshot
                     if self.set.takes_snapshots(self.hist.instance)
                         || self.hist.takes_snapshot_before(at) =>
                 {
                     return Err(Errno::BUSY);
                 }
-                Deed::Snapshot => {}
+                ActionKind::Snapshot => {}
             }
             if let Some(known) = self.hist.actions.get_mut(at) {
                 *known = action;

@@ -156,7 +156,7 @@ impl Lower<'_> {
         if field.is_data_loc() || field.is_rel_loc() {
             return Ok(self.push(Node::Data { offset: field.offset as u32, relative: field.is_rel_loc() }));
         }
-        Err(format!("the field {name} has no data behind the record"))
+        Err(format!("the field {name} has no data after the record"))
     }
 
     fn data_length(&mut self, name: &str) -> Result<Id> {

@@ -1,7 +1,7 @@
 //! Resolves a print fmt against its event's fields and the kernel's facts, and compiles it to a [`Program`].
 //!
-//! Types follow C's rules. Constants are folded, so tables and shifts cost nothing when a record is printed. If
-//! something cannot be resolved, the reason is a text, which `doctor` shows.
+//! Types follow C's rules. Constants are folded, so tables and shifts cost nothing when a record is printed. If a
+//! name or type cannot be resolved, the error is a text, which `doctor` shows.
 
 use super::ast::{Binary, Expr, PrintFmt, Stmt};
 use super::ctype::{CType, Type};
@@ -254,9 +254,9 @@ impl Lower<'_> {
             (Type::Aggregate(aggregate), false) => aggregate.clone(),
             (ty, true) => match ty.target() {
                 Some(Type::Aggregate(aggregate)) => aggregate.clone(),
-                _ => return Err(format!("->{name} on what is no pointer to a struct")),
+                _ => return Err(format!("->{name} on something that is not a pointer to a struct")),
             },
-            _ => return Err(format!(".{name} on what is no struct")),
+            _ => return Err(format!(".{name} on something that is not a struct")),
         };
         let member = self
             .facts
@@ -303,7 +303,7 @@ impl Lower<'_> {
                 let node = Node::At { address: pointer.id, ty: ty.scalar() };
                 Ok(self.value(node, ty))
             }
-            Some(Type::Void) | None => Err("reads through what points to nothing known".into()),
+            Some(Type::Void) | None => Err("dereferences a pointer of unknown type".into()),
             Some(ty) => Ok(Value { id: pointer.id, ty }),
         }
     }
@@ -363,12 +363,12 @@ impl Lower<'_> {
             Expr::Name(name) => (name, None),
             Expr::Member { base, name, arrow: false } => match base.as_ref() {
                 Expr::Name(local) => (local, Some(name)),
-                _ => return Err("assigns to what is no local".into()),
+                _ => return Err("assigns to something that is not a local".into()),
             },
-            _ => return Err("assigns to what is no local".into()),
+            _ => return Err("assigns to something that is not a local".into()),
         };
         let Some((at, declared)) = self.local(name) else {
-            return Err(format!("assigns to {name}, which is no local"));
+            return Err(format!("assigns to {name}, which is not a local"));
         };
         let (local, ty) = (at as u32, declared.ty.clone());
         let Some(member) = member else {

@@ -42,7 +42,7 @@ impl Lower<'_> {
             }
             Expr::Index(base, index) => self.offset(base, index, Binary::Add),
             Expr::Unary(Unary::Deref, pointer) => self.expr(pointer),
-            _ => Err("takes an address of what is not in the record".into()),
+            _ => Err("takes the address of something outside the record".into()),
         }
     }
 
@@ -57,7 +57,7 @@ impl Lower<'_> {
         let (base, index) =
             if base.ty.target().is_none() && op == Binary::Add { (index, base) } else { (base, index) };
         let Some(target) = base.ty.target().cloned() else {
-            return Err("indexes what is no array".into());
+            return Err("indexes something that is not an array".into());
         };
         let size = self.size_of(&target)?;
         let size = self.push(Node::Const(size));
@@ -79,7 +79,7 @@ impl Lower<'_> {
     pub(super) fn binary(&mut self, op: Binary, a: &Expr, b: &Expr) -> Result<Value> {
         let a = self.expr(a)?;
         if matches!(op, Binary::And | Binary::Or) {
-            // A constant on the left decides, and the operand that it skips may be unknown.
+            // A constant left operand can decide the result. The skipped operand may then be unknown.
             if let Some(known) = self.constant(a.id).filter(|known| (*known != 0) == (op == Binary::Or)) {
                 return Ok(self.number(u64::from(known != 0), CType::INT));
             }
@@ -103,7 +103,7 @@ impl Lower<'_> {
             _ => {}
         }
         if matches!(op, Binary::Shl | Binary::Shr) {
-            // The shift count takes no part in the conversions.
+            // The shift count is not part of the conversions.
             let ty = a.ty.scalar().promoted();
             let a = self.convert(&a, Type::Int(ty));
             let id = self.arithmetic(op, a.id, b.id, ty);
@@ -159,8 +159,7 @@ impl Lower<'_> {
     pub(super) fn convert(&mut self, value: &Value, ty: Type) -> Value {
         let Type::Int(to) = ty else { return Value { id: value.id, ty } };
         let from = value.ty.scalar();
-        let keeps = to.size == 8 || from == to || (from.size < to.size && (!from.signed || to.signed));
-        if keeps || self.program.node(value.id).prints() {
+        if to.contains(from) || self.program.node(value.id).prints() {
             return Value { id: value.id, ty };
         }
         let node = match self.constant(value.id) {

@@ -31,7 +31,7 @@ pub enum Extension {
     Socket(Socket),
     /// `%pM`, `%pm` and variants.
     Mac {
-        /// The byte between the bytes.
+        /// The separator between the bytes.
         separator: Option<u8>,
         /// Reversed byte order (`R`).
         reversed: bool,

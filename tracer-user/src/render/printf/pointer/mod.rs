@@ -1,7 +1,8 @@
 //! The `%p` extensions of lib/vsprintf.c.
 //!
-//! Most of them print the memory that the pointer points to. Here this is memory of the record or a constant of the print fmt,
-//! which [`Memory`] finds. Kernel memory may be gone by the time a record is read, so it prints as an address that faults.
+//! Most of them print the memory that the pointer points to. Here this is memory of the record or a constant of the
+//! print fmt, which [`Memory`] finds. Kernel memory may be gone by the time a record is read, so it prints as an
+//! address that faults.
 
 use super::super::env::{Pointers, RenderEnv};
 use super::errno;
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_behind_pointers() {
+    fn pointed_memory() {
         let uuid: Vec<u8> = (0..16).collect();
         let v4 = [2, 0, 0x1f, 0x90, 127, 0, 0, 1];
         let mut v6 = vec![10, 0, 0, 80, 0, 0, 0, 5];

@@ -33,12 +33,12 @@ use scratch::{COMM_SIZE, Part, Region, ScratchTexts};
 /// Longest char array that the filter of a raw tracepoint compares on the stack.
 const STACK_TEXT_MAX: usize = 128;
 
-/// Where control continues after a text test.
+/// Targets of a text test.
 #[derive(Clone, Copy)]
 struct Outcome {
-    /// The pattern matches, or does not.
+    /// Targets for a match and for a mismatch.
     exits: Exits,
-    /// The text cannot be read.
+    /// Target if the text cannot be read.
     fault: Label,
 }
 
@@ -60,7 +60,7 @@ impl Texts {
         Self { scratch: ScratchTexts::default(), searches: Searches::expecting(searches) }
     }
 
-    /// Starts a filter, for which nothing is fetched yet.
+    /// Starts a filter: none of its texts is fetched.
     pub(super) fn start(&mut self, emit: &mut Emitter, filter: &Filter) {
         self.scratch = ScratchTexts::for_filter(filter);
         emit.facts().forget_texts();
@@ -174,7 +174,7 @@ impl Texts {
     ) -> Result<Bytes, LowerError> {
         let Text::Static(place) = text else {
             let slot = self.scratch.comm_slot(emit, values);
-            return Ok(Bytes { base: Reg::R10, off: i32::from(slot), room: len, aligned: true });
+            return Ok(Bytes { base: Reg::R10, off: i32::from(slot), available: len, aligned: true });
         };
         let offset = usize::from(place.offset);
         match values.context() {
@@ -182,7 +182,7 @@ impl Texts {
             | ProgramContext::Inject
             | ProgramContext::Probe(_)
             | ProgramContext::UserRecord(_) => {
-                Ok(Bytes { base: emit.ctx(), off: offset as i32, room: len, aligned: true })
+                Ok(Bytes { base: emit.ctx(), off: offset as i32, available: len, aligned: true })
             }
             ProgramContext::RawTracepoint(fields) => {
                 let field = covering(fields, offset, len)?;
@@ -191,7 +191,7 @@ impl Texts {
                 };
                 if len <= STACK_TEXT_MAX {
                     let slot = values.slot(emit, *arg, path, offset - usize::from(field.offset), len);
-                    return Ok(Bytes { base: Reg::R10, off: i32::from(slot), room: len, aligned: true });
+                    return Ok(Bytes { base: Reg::R10, off: i32::from(slot), available: len, aligned: true });
                 }
                 Ok(self.scratch.fetch_fixed(emit, values, text, Part::Whole, len)?.bytes())
             }
@@ -350,6 +350,7 @@ fn tail_segment(emit: &mut Emitter, region: Region, segment: &[Element], miss: L
     let bytes = region.bytes();
     emit.mov(Reg::R2, Reg::R7);
     emit.alu(Alu::Add, Reg::R2, Reg::R9);
-    let bytes = Bytes { base: Reg::R2, off: bytes.off - segment.len() as i32, room: segment.len(), ..bytes };
+    let bytes =
+        Bytes { base: Reg::R2, off: bytes.off - segment.len() as i32, available: segment.len(), ..bytes };
     match_segment(emit, bytes, segment, miss);
 }

@@ -29,7 +29,7 @@ const DATA_MAX: usize = 8176;
 /// Bytes before a fetched text: its length, negative if it could not be read.
 const LENGTH_SIZE: usize = 8;
 
-/// How much of a text is fetched.
+/// The part of a text that is fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     /// This many bytes from the start; the stored length is the text's.
@@ -64,7 +64,7 @@ impl Region {
 
     /// The fetched bytes.
     pub(super) fn bytes(&self) -> Bytes {
-        Bytes { base: Reg::R7, off: self.start() as i32, room: self.max, aligned: false }
+        Bytes { base: Reg::R7, off: self.start() as i32, available: self.max, aligned: false }
     }
 
     /// R9 = the stored length.
@@ -121,7 +121,7 @@ pub(super) struct ScratchTexts {
 }
 
 impl ScratchTexts {
-    /// Determines how much of each text is needed.
+    /// Determines which part of each text the tests need.
     pub(super) fn for_filter(filter: &Filter) -> Self {
         let mut texts = Self::default();
         for test in filter.tests() {
@@ -269,7 +269,7 @@ impl ScratchTexts {
             Part::Head(size) => {
                 let short = emit.label();
                 emit.mov(Reg::R2, size as i32);
-                // Reads no more than the text has; a length of 0 means that it is unknown.
+                // Reads no more bytes than the text has; a length of 0 means that the length is unknown.
                 emit.jump_if(Cond::Eq, Reg::R9, 0, short);
                 emit.jump_if(Cond::Ge, Reg::R9, size as i32, short);
                 emit.mov(Reg::R2, Reg::R9);

@@ -1,0 +1,338 @@
+//! Program chains: all consumers of a tracepoint in this process share one link.
+//!
+//! A second program at a tracepoint costs as much as the first one: the kernel's own dispatch and two mispredicted
+//! returns. Behind one link, a consumer costs a call and a tail call. Consumers are the events of several instances,
+//! histograms, relays, and the gates of event probes.
+//!
+//! The link's gate tail-calls the tracepoint's **entry** of an array. With one consumer the entry is its program, so
+//! a single consumer costs what it costs without chains. With more it is a **sequence**, a generated program with a
+//! function for each consumer:
+//!
+//! ```text
+//! gate ──> entry ──> sequence ── call f0 ──> tail call place 0 (returns to the sequence)
+//!                                call f1 ──> tail call place 1
+//!                                ...      tail call the last place
+//! ```
+//!
+//! A tail call in a function ends only that function. So each consumer returns to the sequence wherever it ends, and
+//! the next consumer runs. The programs of consumers need no change for this, and events with the same code still
+//! share one. An empty place is skipped.
+//!
+//! - A consumer's program is replaced, parked or resumed by one word: its place, or the entry if it is alone.
+//! - A place or entry without a consumer's program calls an empty program. A gate with a constant entry jumps there
+//!   directly. Before the kernel removes such a jump, it waits for all CPUs (`bpf_arch_poke_desc_update()`). It
+//!   changes the jump's target without waiting.
+//! - When a consumer joins or leaves, a new sequence is loaded and set at the entry, by one word. A hit runs the old
+//!   list or the new one.
+//! - Free places are reused only after all new ones, because hits on another CPU may still run an old sequence.
+//! - Programs of perf tracepoints take slot and kind from the link's attach cookie. So a perf tracepoint has one
+//!   slot, which is the same in all sessions. These slots are taken from the top of the sessions' rows, the others
+//!   from the bottom.
+//! - Consumers run in the kernel's order (`order.rs`).
+//! - Programs are loaded and places set under one lock. Before Linux 6.7, one thread must not set an entry while
+//!   another loads a program that jumps to entries of the array (`prog_array_map_poke_run()`).
+//! - The kernel protects the gate from running inside itself, and with it all consumers. All consumers miss a hit for
+//!   which the kernel does not run the gate.
+//!
+//! Tail calls in functions need Linux 5.10 on x86-64, and 6.0 on arm64. Where the kernel refuses a sequence, and past
+//! [`CONSUMERS_MAX`], a consumer gets a link of its own.
+
+mod order;
+mod point;
+mod sequence;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use self::point::{Consumer, Point};
+pub(in crate::attach) use self::{
+    order::{Rank, Sort},
+    point::LeftPoint,
+};
+use super::dispatch_table::{DispatchTable, DispatchTables};
+use crate::{
+    attach::{
+        AttachPoint, Cause,
+        close::{
+            guard::{self, Guard},
+            perf_event::PerfEvent,
+            unlink,
+        },
+        slots::{SlotLease, Slots},
+    },
+    sys::bpf::prog::Prog,
+};
+
+/// Largest number of consumers of a link. The kernel follows at most 33 tail calls at a hit; a consumer takes one,
+/// and one more if it has a gate or a dispatcher of its own.
+const CONSUMERS_MAX: usize = 14;
+/// Places of consumers in an array of programs.
+const PLACES: u32 = 8192;
+
+/// The chains of a process. Sessions that share them share links.
+#[derive(Clone, Debug)]
+pub struct Chains(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    /// The entries of perf tracepoints, which are also rows of counters.
+    perf_slots: Slots,
+    /// The entries of raw tracepoints.
+    raw_slots: Slots,
+    tables: DispatchTables,
+    places: Places,
+    points: HashMap<PointKey, Vec<Point>>,
+    /// Number of consumers created so far.
+    joined: u64,
+    /// Number of sessions created so far.
+    sessions: u64,
+}
+
+/// The key of a tracepoint's points.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum PointKey {
+    Perf(u16),
+    Raw(String),
+}
+
+impl PointKey {
+    fn of(via: &AttachPoint) -> Option<Self> {
+        match via {
+            AttachPoint::Tracepoint(id) => Some(Self::Perf(*id)),
+            AttachPoint::RawTracepoint(name) => Some(Self::Raw(name.clone())),
+            _ => None,
+        }
+    }
+}
+
+/// The places of consumers that are not in use.
+#[derive(Debug)]
+struct Places {
+    first: u32,
+    next: u32,
+    /// In the order in which they were left.
+    left: VecDeque<u32>,
+}
+
+impl Places {
+    fn take(&mut self) -> Result<u32, Cause> {
+        if self.next < self.first + PLACES {
+            self.next += 1;
+            return Ok(self.next - 1);
+        }
+        self.left.pop_front().ok_or(Cause::TooMany(PLACES))
+    }
+}
+
+/// A consumer of a tracepoint. It leaves the chain when this is dropped.
+#[derive(Debug)]
+pub(in crate::attach) struct ChainPlace {
+    chains: Chains,
+    via: AttachPoint,
+    key: PointKey,
+    number: u64,
+    lease: Arc<SlotLease>,
+    /// Missed hits of the gate when the consumer joined.
+    missed_before: u64,
+    /// Where the missed hits are added when the consumer leaves.
+    ended: Arc<AtomicU64>,
+}
+
+impl Chains {
+    /// No tracepoint has consumers yet. `rows` as in [`Options::slots`](crate::attach::Options::slots) of the sessions.
+    pub fn new(rows: u32) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            perf_slots: Slots::from_the_top(rows),
+            raw_slots: Slots::new(rows),
+            tables: DispatchTables::new(rows + PLACES),
+            places: Places { first: rows, next: rows, left: VecDeque::new() },
+            points: HashMap::new(),
+            joined: 0,
+            sessions: 0,
+        })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether consumers at this attach point can share a link.
+    pub fn takes(via: &AttachPoint) -> bool {
+        PointKey::of(via).is_some()
+    }
+
+    /// Whether a tracepoint is linked already, so that a further consumer needs no perf event.
+    pub fn is_linked(&self, via: &AttachPoint) -> bool {
+        let Some(key) = PointKey::of(via) else { return false };
+        self.lock().points.get(&key).is_some_and(|points| {
+            points.iter().any(|point| point.is_linked() && point.consumers() < CONSUMERS_MAX)
+        })
+    }
+
+    /// Adds a consumer without a program. A new point is not linked yet.
+    pub(in crate::attach) fn join(
+        &self,
+        via: &AttachPoint,
+        rank: Rank,
+        ended: &Arc<AtomicU64>,
+    ) -> Result<ChainPlace, Cause> {
+        let key = PointKey::of(via).ok_or(Cause::Misplaced("only tracepoints have chains"))?;
+        let mut state = self.lock();
+        let State { perf_slots, raw_slots, tables, places, points, joined, .. } = &mut *state;
+        let table = tables.table(via)?;
+        let place = places.take()?;
+        *joined += 1;
+        let mut consumer = Consumer::new(*joined, rank, table.entry_at(place));
+        let chain_place = |lease: &Arc<SlotLease>, missed_before, number| ChainPlace {
+            chains: self.clone(),
+            via: via.clone(),
+            key: key.clone(),
+            number,
+            lease: Arc::clone(lease),
+            missed_before,
+            ended: Arc::clone(ended),
+        };
+        let points = points.entry(key.clone()).or_default();
+        for point in points.iter_mut().filter(|point| point.consumers() < CONSUMERS_MAX) {
+            match point.add(consumer, table.array()) {
+                Ok(()) => return Ok(chain_place(point.lease(), point.missed(), *joined)),
+                Err((cause, refused)) => {
+                    tracing::debug!("a link of its own at {}: {cause}", via.name());
+                    consumer = refused;
+                }
+            }
+        }
+        let slots = if matches!(via, AttachPoint::Tracepoint(_)) { perf_slots } else { raw_slots };
+        let lease = slots.take().ok_or_else(|| Cause::TooMany(slots.capacity()));
+        match lease.and_then(|lease| Point::new(table, lease, consumer)) {
+            Ok(point) => {
+                let place = chain_place(point.lease(), 0, *joined);
+                points.push(point);
+                Ok(place)
+            }
+            Err(cause) => {
+                places.left.push_back(place);
+                Err(cause)
+            }
+        }
+    }
+
+    /// A new number for a session, which identifies its consumers.
+    pub(in crate::attach) fn next_session(&self) -> u64 {
+        let mut state = self.lock();
+        state.sessions += 1;
+        state.sessions
+    }
+
+    /// Hits for which the kernel did not run a gate that perf tracepoints share.
+    pub(in crate::attach) fn missed(&self) -> u64 {
+        self.lock().tables.missed()
+    }
+
+    /// Passes to the guard process the perf tracepoints that it does not hold yet.
+    pub(in crate::attach) fn guard(&self, guard: &Arc<Guard>) {
+        guard::guard(guard, self.lock().points.values_mut().flatten());
+    }
+}
+
+impl ChainPlace {
+    /// The slot of the point. At a perf tracepoint, programs take it from the attach cookie.
+    pub(in crate::attach) fn lease(&self) -> &Arc<SlotLease> {
+        &self.lease
+    }
+
+    /// Sets the program, in place of the old one.
+    pub(in crate::attach) fn set(&self, program: Arc<Prog>) -> Result<(), Cause> {
+        self.with_point(|point, table| point.set(self.number, Some(program), table.array()))
+    }
+
+    /// Removes the program: it does not run at hits from here on.
+    pub(in crate::attach) fn clear(&self) {
+        // The empty program is set in its place, or the entry is cleared, which does not fail.
+        let _ = self.with_point(|point, table| point.set(self.number, None, table.array()));
+    }
+
+    fn with_point<T>(
+        &self,
+        act: impl FnOnce(&mut Point, &mut DispatchTable) -> Result<T, Cause>,
+    ) -> Result<T, Cause> {
+        let mut state = self.chains.lock();
+        let State { tables, points, .. } = &mut *state;
+        let points = points.get_mut(&self.key).map_or(&mut [][..], Vec::as_mut_slice);
+        let point = points.iter_mut().find(|point| point.slot() == self.lease.slot());
+        act(point.ok_or(Cause::Misplaced("a consumer that left"))?, tables.table(&self.via)?)
+    }
+
+    /// Links the point, if it is not linked yet. `opened` is its perf event, if it is open already. With
+    /// `shares_gate`, perf tracepoints share a gate: a hit costs 10 ns more, and no gate is loaded for each of many
+    /// events.
+    pub(in crate::attach) fn connect(
+        &self,
+        opened: Option<Result<PerfEvent, Cause>>,
+        shares_gate: bool,
+    ) -> Result<(), Cause> {
+        self.with_point(|point, table| {
+            if point.is_linked() {
+                return Ok(());
+            }
+            point.connect(&self.via, table, opened, shares_gate)
+        })
+    }
+
+    /// Hits for which the kernel did not run the gate since this consumer joined. 0 if the point shares its gate.
+    pub(in crate::attach) fn missed(&self) -> u64 {
+        let missed = self.with_point(|point, _| Ok(point.missed())).unwrap_or(0);
+        missed.saturating_sub(self.missed_before)
+    }
+
+    /// Leaves the chain. If this was the last consumer, returns the link for the caller to close.
+    pub(in crate::attach) fn leave(&self) -> Option<LeftPoint> {
+        let mut state = self.chains.lock();
+        let State { tables, places, points, .. } = &mut *state;
+        let table = tables.table(&self.via).ok()?;
+        let all = points.get_mut(&self.key)?;
+        let at = all.iter().position(|point| point.slot() == self.lease.slot())?;
+        let point = all.get_mut(at)?;
+        let missed = point.missed().saturating_sub(self.missed_before);
+        let (place, was_last) = point.remove(self.number, table.array())?;
+        places.left.extend(place);
+        self.ended.fetch_add(missed, Ordering::Relaxed);
+        if !was_last {
+            return None;
+        }
+        let point = all.swap_remove(at);
+        if all.is_empty() {
+            points.remove(&self.key);
+        }
+        Some(point.into_left())
+    }
+}
+
+impl Drop for ChainPlace {
+    fn drop(&mut self) {
+        if let Some(left) = self.leave() {
+            unlink::close_later(left);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_that_were_left_are_used_last() {
+        let mut places = Places { first: 10, next: 10, left: VecDeque::new() };
+        assert_eq!(places.take().unwrap(), 10);
+        places.left.push_back(10);
+        assert_eq!(places.take().unwrap(), 11);
+        places.next = places.first + PLACES;
+        assert_eq!(places.take().unwrap(), 10);
+        assert!(places.take().is_err());
+    }
+}

@@ -1,0 +1,272 @@
+//! A tracepoint with its link and its consumers.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
+};
+
+use super::{
+    order::{self, Rank},
+    sequence,
+};
+use crate::{
+    attach::{
+        AttachPoint, Cause,
+        attached::{
+            dispatch_table::DispatchTable,
+            entry::{Entry, OwnGate},
+        },
+        close::{
+            guard::{Guarded, HeldDescriptors},
+            perf_event::PerfEvent,
+        },
+        hooks::tracepoint,
+        slots::SlotLease,
+    },
+    event::Slot,
+    sys::bpf::prog::{Prog, ProgKind},
+};
+
+/// A tracepoint with its link and consumers.
+#[derive(Debug)]
+pub(super) struct Point {
+    kind: ProgKind,
+    link: Option<PointLink>,
+    /// The gate, unless it is one that perf tracepoints share.
+    gate: Option<OwnGate>,
+    entry: Entry,
+    consumers: Vec<Consumer>,
+    /// The program that entries without a consumer's program call.
+    empty: Arc<Prog>,
+    lease: Arc<SlotLease>,
+}
+
+#[derive(Debug)]
+enum PointLink {
+    Perf { link: OwnedFd, event: OwnedFd, held: Option<HeldDescriptors> },
+    Raw { _link: OwnedFd },
+}
+
+#[derive(Debug)]
+pub(super) struct Consumer {
+    number: u64,
+    rank: Rank,
+    place: Entry,
+    /// `None` while the consumer is parked.
+    program: Option<Arc<Prog>>,
+}
+
+/// The link, gate and slot of a tracepoint whose last consumer left. They are dropped in this order. Only for a link
+/// that [`LeftPoint::into_perf`] gives away the slot is free before it is closed.
+#[derive(Debug)]
+pub(in crate::attach) struct LeftPoint {
+    link: Option<PointLink>,
+    _gate: Option<OwnGate>,
+    _lease: Arc<SlotLease>,
+}
+
+impl LeftPoint {
+    /// The link and the perf event, which the caller closes in this order. `None` for a raw tracepoint, and if they
+    /// are left to the guard.
+    pub(in crate::attach) fn into_perf(mut self) -> Option<[OwnedFd; 2]> {
+        match self.link.take() {
+            Some(PointLink::Perf { held: Some(held), .. }) if held.is_left() => None,
+            Some(PointLink::Perf { link, event, .. }) => Some([link, event]),
+            _ => None,
+        }
+    }
+}
+
+impl Consumer {
+    /// A consumer without a program.
+    pub(super) fn new(number: u64, rank: Rank, place: Entry) -> Self {
+        Self { number, rank, place, program: None }
+    }
+
+    /// The index of its place.
+    pub(super) fn place(&self) -> u32 {
+        self.place.index()
+    }
+}
+
+impl Point {
+    /// A tracepoint with its first consumer, which is not linked yet.
+    pub(super) fn new(
+        table: &mut DispatchTable,
+        lease: Arc<SlotLease>,
+        first: Consumer,
+    ) -> Result<Self, Cause> {
+        Ok(Self {
+            kind: table.kind(),
+            link: None,
+            gate: None,
+            entry: table.entry(lease.slot()),
+            consumers: vec![first],
+            empty: table.empty()?,
+            lease,
+        })
+    }
+
+    pub(super) fn lease(&self) -> &Arc<SlotLease> {
+        &self.lease
+    }
+
+    pub(super) fn slot(&self) -> Slot {
+        self.lease.slot()
+    }
+
+    pub(super) fn is_linked(&self) -> bool {
+        self.link.is_some()
+    }
+
+    pub(super) fn consumers(&self) -> usize {
+        self.consumers.len()
+    }
+
+    /// Hits for which the kernel did not run the gate. 0 if the point shares its gate.
+    pub(super) fn missed(&self) -> u64 {
+        self.gate.as_ref().map_or(0, OwnGate::missed)
+    }
+
+    /// Adds a consumer. Gives it back if the kernel refuses the sequence; the point then stays as it was.
+    pub(super) fn add(&mut self, consumer: Consumer, array: BorrowedFd<'_>) -> Result<(), (Cause, Consumer)> {
+        let number = consumer.number;
+        if self.is_parked(consumer.rank.session) {
+            order::begin_anew(&mut self.consumers, consumer.rank.session, |other| other.rank);
+        }
+        let ranks: Vec<Rank> = self.consumers.iter().map(|other| other.rank).collect();
+        let at = order::position(&ranks, consumer.rank);
+        self.consumers.insert(at, consumer);
+        self.arrange(array).map_err(|cause| {
+            let at = self.consumers.iter().position(|other| other.number == number).unwrap_or(at);
+            (cause, self.consumers.remove(at))
+        })
+    }
+
+    /// Whether no consumer of a session has a program.
+    fn is_parked(&self, session: u64) -> bool {
+        self.consumers.iter().all(|consumer| consumer.rank.session != session || consumer.program.is_none())
+    }
+
+    /// Sets the target of the entry: the program of the only consumer, or a sequence.
+    fn arrange(&mut self, array: BorrowedFd<'_>) -> Result<(), Cause> {
+        let Self { entry, consumers, empty, .. } = self;
+        if let [only] = &**consumers {
+            return set_entry(entry, only.program.as_deref(), empty);
+        }
+        // A sequence at the entry already calls these programs at these places. Only new consumers' places change.
+        for Consumer { place, program, .. } in consumers.iter_mut() {
+            set_entry(place, program.as_deref(), empty)?;
+        }
+        let places: Vec<u32> = consumers.iter().map(Consumer::place).collect();
+        entry.set(&sequence::load(self.kind, &places, array)?)
+    }
+
+    /// Sets or removes the program of a consumer.
+    pub(super) fn set(
+        &mut self,
+        number: u64,
+        program: Option<Arc<Prog>>,
+        array: BorrowedFd<'_>,
+    ) -> Result<(), Cause> {
+        let consumer = self.consumers.iter().position(|consumer| consumer.number == number);
+        let at = consumer.ok_or(Cause::Misplaced("a consumer that left"))?;
+        let is_alone = self.consumers.len() == 1;
+        let begins = !is_alone
+            && program.is_some()
+            && self.consumers.get(at).is_some_and(|one| self.is_parked(one.rank.session));
+        let Self { consumers, entry, empty, .. } = self;
+        let consumer = consumers.get_mut(at).ok_or(Cause::Misplaced("a consumer that left"))?;
+        let place = if is_alone { entry } else { &mut consumer.place };
+        set_entry(place, program.as_deref(), empty)?;
+        consumer.program = program;
+        let session = consumer.rank.session;
+        if begins
+            && order::begin_anew(&mut self.consumers, session, |other| other.rank)
+            && let Err(cause) = self.arrange(array)
+        {
+            tracing::debug!("consumers keep their order: {cause}");
+        }
+        Ok(())
+    }
+
+    /// Links the gate. `opened` is the perf event, if it is open already.
+    pub(super) fn connect(
+        &mut self,
+        via: &AttachPoint,
+        table: &mut DispatchTable,
+        opened: Option<Result<PerfEvent, Cause>>,
+        shares_gate: bool,
+    ) -> Result<(), Cause> {
+        self.link = Some(match via {
+            AttachPoint::Tracepoint(id) => {
+                let event = opened.unwrap_or_else(|| tracepoint::open(*id))?;
+                let event = event.take().map_err(tracepoint::not_opened)?;
+                let cookie = tracer_abi::cookie(self.slot().get(), *id);
+                let link = if shares_gate {
+                    table.link_perf(cookie, event.as_fd())?
+                } else {
+                    let gate = self.gate.insert(table.own_gate(self.lease.slot())?);
+                    let link = gate.program().link_perf_event(event.as_fd(), cookie);
+                    link.map_err(|errno| Cause::Hook("link to the perf event (5.15 and later)", errno))?
+                };
+                PointLink::Perf { link, event, held: None }
+            }
+            AttachPoint::RawTracepoint(name) => {
+                let gate = self.gate.insert(table.own_gate(self.lease.slot())?);
+                let link = gate.program().attach_raw_tracepoint(name);
+                PointLink::Raw { _link: link.map_err(|errno| Cause::Hook("raw tracepoint", errno))? }
+            }
+            _ => return Err(Cause::Misplaced("only tracepoints have chains")),
+        });
+        Ok(())
+    }
+
+    /// Removes a consumer. Returns the index of its place if the place is free, and whether it was the last consumer.
+    pub(super) fn remove(&mut self, number: u64, array: BorrowedFd<'_>) -> Option<(Option<u32>, bool)> {
+        let at = self.consumers.iter().position(|consumer| consumer.number == number)?;
+        let mut consumer = self.consumers.remove(at);
+        consumer.place.replace_by(&self.empty);
+        if self.consumers.is_empty() {
+            self.entry.replace_by(&self.empty);
+            return Some((Some(consumer.place()), true));
+        }
+        match self.arrange(array) {
+            Ok(()) => Some((Some(consumer.place()), false)),
+            // The old sequence stays, with an empty place that nothing else uses.
+            Err(cause) => {
+                tracing::warn!("a place of a tracepoint stays empty: {cause}");
+                Some((None, false))
+            }
+        }
+    }
+
+    /// The link, gate and slot, for the caller to close.
+    pub(super) fn into_left(self) -> LeftPoint {
+        LeftPoint { link: self.link, _gate: self.gate, _lease: self.lease }
+    }
+}
+
+/// Sets the program at an entry, or the empty one.
+fn set_entry(entry: &mut Entry, program: Option<&Prog>, empty: &Prog) -> Result<(), Cause> {
+    if let Some(program) = program {
+        return entry.set(program);
+    }
+    entry.replace_by(empty);
+    Ok(())
+}
+
+impl Guarded for Point {
+    fn unguarded(&self) -> Option<[BorrowedFd<'_>; 2]> {
+        match &self.link {
+            Some(PointLink::Perf { link, event, held: None }) => Some([link.as_fd(), event.as_fd()]),
+            _ => None,
+        }
+    }
+
+    fn set_held(&mut self, by: HeldDescriptors) {
+        if let Some(PointLink::Perf { held, .. }) = &mut self.link {
+            *held = Some(by);
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! The commands that change one instance.
+
+use crate::{
+    buffer::PageSize,
+    engine::{
+        Engine,
+        attachments::reconcile::{Goal, reconcile},
+        command::error::{CommandError, ErrorKind},
+        dependents::emission,
+        histograms::commands,
+        instances::{
+            filter, inject,
+            select::Selector,
+            thread_lists::{List, PID_LIMIT},
+            trigger,
+        },
+        operations::buffers,
+        records::mark::Writer,
+    },
+    event::{EventId, InstanceId, SystemId, synthetic::Value},
+};
+
+/// A change of one instance.
+#[derive(Clone, Debug)]
+pub enum InstanceCommand<'a> {
+    /// Enables or disables one event.
+    Event {
+        /// The event.
+        event: EventId,
+        /// Whether to enable it.
+        on: bool,
+    },
+    /// Enables or disables all events that a selector selects.
+    Events {
+        /// The selector.
+        which: Selector<'a>,
+        /// Whether to enable them.
+        on: bool,
+    },
+    /// Applies a write to an event's `filter` file.
+    Filter {
+        /// The event.
+        event: EventId,
+        /// The text.
+        text: &'a [u8],
+    },
+    /// Applies a write to a system's `filter` file.
+    SystemFilter {
+        /// The system.
+        system: SystemId,
+        /// The text.
+        text: &'a [u8],
+    },
+    /// Applies a write to an event's `trigger` file.
+    Trigger {
+        /// The event.
+        event: EventId,
+        /// The text.
+        text: &'a [u8],
+    },
+    /// Applies a write to `set_event_pid` or `set_event_notrace_pid`.
+    AddPids {
+        /// The list.
+        list: List,
+        /// Numbers separated by blanks.
+        text: &'a [u8],
+    },
+    /// Empties a list of threads, which is then no longer in force.
+    ClearPids(List),
+    /// Starts or stops recording.
+    Tracing(bool),
+    /// Empties the buffers of one CPU or of all.
+    Clear(Option<u32>),
+    /// Exchanges the buffers with those of the snapshot (1), frees these (0), or empties them (any other number).
+    Snapshot {
+        /// One CPU, or all.
+        cpu: Option<u32>,
+        /// The number written to `snapshot`.
+        number: u64,
+    },
+    /// Changes the clock, and empties the buffers.
+    Clock(&'a [u8]),
+    /// Sets the size of one CPU's buffer, or of all.
+    BufferSize {
+        /// The CPU.
+        cpu: Option<u32>,
+        /// Size in bytes.
+        bytes: usize,
+    },
+    /// Sets the size of a page of the buffers, and empties them.
+    PageSize(PageSize),
+    /// Sets an option by its number.
+    Option {
+        /// The option.
+        option: u32,
+        /// Its new value.
+        on: bool,
+    },
+    /// Sets an option by a word such as `noraw`.
+    OptionWord(&'a [u8]),
+    /// Selects the tracer; `nop` is the only one.
+    Tracer(&'a [u8]),
+    /// Records only on these CPUs.
+    Cpus(Vec<bool>),
+    /// Clears `error_log`.
+    ClearErrors,
+    /// Grows the buffers from their initial size to their full size.
+    Expand,
+    /// Disables all events, and removes the words that wait for their module: `set_event` is emptied.
+    DisableAll,
+    /// Removes the histograms of an event: its `trigger` is emptied.
+    ClearHistograms(EventId),
+    /// Sets the percentage of a buffer that must be full before a reader of its pages is woken.
+    WakePercent(u32),
+    /// Applies a write to an event's `inject`.
+    Inject {
+        /// The event.
+        event: EventId,
+        /// The text.
+        text: &'a [u8],
+        /// The thread that writes.
+        writer: Writer,
+    },
+    /// Emits a synthetic event.
+    Emit {
+        /// The event.
+        event: EventId,
+        /// The values of its fields.
+        values: &'a [Value<'a>],
+        /// The thread that emits.
+        writer: Writer,
+    },
+}
+
+fn goal(on: bool) -> Goal {
+    if on { Goal::On } else { Goal::Off }
+}
+
+impl Engine {
+    /// Applies a command to an instance. Entries for `error_log` are added to the instance's.
+    ///
+    /// # Errors
+    /// `ENODEV` for a removed instance; otherwise the kernel's error for the command.
+    pub(in crate::engine) fn apply(
+        &mut self,
+        instance: InstanceId,
+        command: &InstanceCommand<'_>,
+    ) -> Result<(), CommandError> {
+        if !matches!(command, InstanceCommand::Inject { .. } | InstanceCommand::Emit { .. }) {
+            self.touch();
+        }
+        let done = apply_unlogged(self, instance, command);
+        done.map_err(|error| self.log_error(instance, error))
+    }
+
+    /// Reads back which threads joined and left an instance's lists by forking and exiting.
+    pub fn refresh_pids(&mut self, instance: InstanceId) {
+        if let Some(state) = self.instances.get_mut(instance) {
+            state.threads.refresh(self.attachments.session_mut(instance));
+        }
+    }
+}
+
+fn apply_unlogged(
+    engine: &mut Engine,
+    instance: InstanceId,
+    command: &InstanceCommand<'_>,
+) -> Result<(), CommandError> {
+    match command {
+        InstanceCommand::Event { event, on } => reconcile(engine, instance, &[*event], goal(*on)),
+        InstanceCommand::Events { which, on } => {
+            let catalogue = engine.registry.events().clone();
+            let events = engine.instances.state(instance)?.awaited.select(&catalogue, which, *on)?;
+            reconcile(engine, instance, &events, goal(*on))
+        }
+        InstanceCommand::Filter { event, text } => filter::set_filter(engine, instance, *event, text),
+        InstanceCommand::SystemFilter { system, text } => {
+            filter::set_system_filter(engine, instance, *system, text)
+        }
+        InstanceCommand::Trigger { event, text } => trigger::set_trigger(engine, instance, *event, text),
+        InstanceCommand::AddPids { list, text } => add_pids(engine, instance, *list, text),
+        InstanceCommand::ClearPids(list) => clear_pids(engine, instance, *list),
+        InstanceCommand::Tracing(on) => {
+            engine.collect(instance);
+            engine.instances.state(instance)?.on = *on;
+            if let Some(session) = engine.attachments.session(instance) {
+                session.kernel().switches().set_tracing(*on);
+            }
+            Ok(())
+        }
+        InstanceCommand::Clear(cpu) => {
+            engine.collect(instance);
+            buffers::empty_buffers(engine, instance, *cpu)
+        }
+        InstanceCommand::Snapshot { cpu, number } => {
+            engine.collect(instance);
+            let state = engine.instances.state(instance)?;
+            state.expand();
+            state.take_snapshot(*cpu, *number)
+        }
+        InstanceCommand::Clock(name) => buffers::set_clock(engine, instance, name),
+        InstanceCommand::BufferSize { cpu, bytes } => {
+            engine.instances.find_memory(instance, *cpu, *bytes)?;
+            // From now on a larger buffer receives what would be overwritten in a ring.
+            engine.collect(instance);
+            engine.instances.state(instance)?.resize(*cpu, *bytes)
+        }
+        InstanceCommand::PageSize(page) => {
+            engine.collect(instance);
+            engine.instances.state(instance)?.set_page(*page);
+            Ok(())
+        }
+        InstanceCommand::Option { option, on } => set_option(engine, instance, *option, *on),
+        InstanceCommand::OptionWord(word) => set_option_word(engine, instance, word),
+        InstanceCommand::Tracer(name) => {
+            // The kernel reads at most this many bytes (`MAX_TRACER_SIZE`).
+            let name = name.get(..100).unwrap_or(name);
+            let name = crate::lang::ctype::trim_end(name);
+            let name = crate::lang::ctype::trim_start(name);
+            if name == b"nop" { Ok(()) } else { Err(ErrorKind::Invalid.into()) }
+        }
+        InstanceCommand::Cpus(mask) => {
+            engine.collect(instance);
+            engine.instances.state(instance)?.cpus.clone_from(mask);
+            Ok(())
+        }
+        InstanceCommand::ClearErrors => {
+            engine.instances.state(instance)?.errors.clear();
+            Ok(())
+        }
+        InstanceCommand::Expand => {
+            engine.instances.state(instance)?.expand();
+            Ok(())
+        }
+        InstanceCommand::DisableAll => {
+            let all = InstanceCommand::Events { which: Selector::system(None), on: false };
+            apply_unlogged(engine, instance, &all)?;
+            engine.instances.state(instance)?.clear_awaited();
+            Ok(())
+        }
+        InstanceCommand::ClearHistograms(event) => commands::clear_hists(engine, instance, *event),
+        InstanceCommand::WakePercent(percent) => {
+            engine.instances.state(instance)?.percent = *percent;
+            Ok(())
+        }
+        InstanceCommand::Inject { event, text, writer } => {
+            inject::inject(engine, instance, *event, text, *writer)
+        }
+        InstanceCommand::Emit { event, values, writer } => {
+            emission::emit_in(engine, instance, *event, values, *writer)
+        }
+    }
+}
+
+fn set_option_word(engine: &mut Engine, instance: InstanceId, word: &[u8]) -> Result<(), CommandError> {
+    // The size of the kernel's buffer.
+    if word.len() >= 64 {
+        return Err(ErrorKind::Invalid.into());
+    }
+    let word = crate::lang::ctype::trim_end(word);
+    let word = crate::lang::ctype::trim_start(word);
+    let word = std::str::from_utf8(word).map_err(|_| ErrorKind::Invalid)?;
+    let (name, on) = match word.strip_prefix("no") {
+        Some(name) => (name, false),
+        None => (word, true),
+    };
+    let option = engine.instances.state(instance)?.options.find_named(name).ok_or(ErrorKind::Invalid)?;
+    set_option(engine, instance, option, on)
+}
+
+fn set_option(engine: &mut Engine, instance: InstanceId, option: u32, on: bool) -> Result<(), CommandError> {
+    let task_pid = engine.facts.task_pid();
+    let state = engine.instances.get_mut(instance).ok_or(ErrorKind::Gone)?;
+    let name = state.options.name(option).ok_or(ErrorKind::Gone)?.to_owned();
+    if name == "trace_printk_dest" {
+        return engine.instances.set_printk_destination(instance, on);
+    }
+    if state.options.get(option) == on {
+        return Ok(());
+    }
+    if name == "overwrite" {
+        engine.collect(instance);
+    }
+    let state = engine.instances.get_mut(instance).ok_or(ErrorKind::Gone)?;
+    if name == "event-fork" {
+        state.threads.follow_forks(on, task_pid, engine.attachments.session_mut(instance))?;
+    }
+    if !state.options.set(option, on) {
+        return Err(ErrorKind::Invalid.into());
+    }
+    if name == "record-cmd" {
+        engine.collect_all();
+        engine.tasks_mut().record(on);
+        return Ok(());
+    }
+    if name == "overwrite" {
+        state.buffer.select_mut(None).for_each(|(_, buffer)| buffer.set_overwrite(on));
+    }
+    if matches!(name.as_str(), "stacktrace" | "userstacktrace") {
+        let attached: Vec<EventId> = state.enabled.iter().copied().collect();
+        let done = reconcile(engine, instance, &attached, Goal::Unchanged);
+        if done.is_err() {
+            engine.instances.state(instance)?.options.set(option, !on);
+            let _ = reconcile(engine, instance, &attached, Goal::Unchanged);
+        }
+        return done;
+    }
+    Ok(())
+}
+
+fn add_pids(engine: &mut Engine, instance: InstanceId, list: List, text: &[u8]) -> Result<(), CommandError> {
+    engine.instances.state(instance)?.expand();
+    let mut pids = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (done, word) = crate::engine::instances::words::word(rest)?;
+        let Some(word) = word else { break };
+        // Base 0; any number within the range of pids is accepted.
+        let pid = crate::lang::number::unsigned(word).ok_or(ErrorKind::Invalid)? as u32;
+        if pid >= PID_LIMIT {
+            // The kernel's list returns -1, which is EPERM.
+            return Err(ErrorKind::Denied.into());
+        }
+        pids.push(pid);
+        rest = rest.get(done..).unwrap_or_default();
+    }
+    let state = engine.instances.get_mut(instance).ok_or(ErrorKind::Gone)?;
+    state.threads.add(list, &pids, engine.attachments.session_mut(instance))
+}
+
+fn clear_pids(engine: &mut Engine, instance: InstanceId, list: List) -> Result<(), CommandError> {
+    let state = engine.instances.get_mut(instance).ok_or(ErrorKind::Gone)?;
+    state.threads.clear(list, engine.attachments.session_mut(instance))
+}

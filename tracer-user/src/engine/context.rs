@@ -1,0 +1,52 @@
+//! Finds how programs read the interrupted context on the running kernel ([`Context`]).
+
+use super::facts::Facts;
+use crate::{
+    attach::{self, Context, Preempt, PreemptLocation, TaskIds},
+    kernel::Cast,
+    sys::bpf::prog::ProgKind,
+};
+
+/// Finds how programs read the interrupted context on this kernel.
+pub(super) fn find(facts: &Facts) -> Context {
+    let preempt = preempt(facts);
+    tracing::debug!(?preempt, "where the preempt count is");
+    let cast = cast(facts);
+    tracing::debug!(?cast, "how kernel memory is loaded");
+    Context { preempt, registers: facts.registers(), cast, task: task_ids(facts) }
+}
+
+/// Byte offsets of a thread's ids in its `task_struct`.
+fn task_ids(facts: &Facts) -> Option<TaskIds> {
+    let btf = facts.btf()?;
+    let offset = |name| match btf.member("task_struct", name) {
+        Ok(Some(member)) if member.ty.size == 4 => Some(member.offset),
+        _ => None,
+    };
+    Some(TaskIds { pid: offset("pid")?, tgid: offset("tgid")? })
+}
+
+/// How programs load kernel memory directly. `None` where BTF lacks the needed types, or the kernel refuses such
+/// loads.
+pub fn cast(facts: &Facts) -> Option<Cast> {
+    let cast = Cast::find(facts.btf()?).ok().flatten()?;
+    let taken = |kind| cast.try_in(kind).is_ok();
+    (taken(ProgKind::RawTracepoint) && taken(ProgKind::Tracepoint)).then_some(cast)
+}
+
+fn preempt(facts: &Facts) -> Preempt {
+    let Some(btf) = facts.btf() else { return Preempt::Unknown };
+    let per_cpu = |name| btf.per_cpu(name).ok().flatten();
+    // From 6.2 to 6.14 it was a member of a structure of hot variables.
+    let hot = || Some(per_cpu("pcpu_hot")? + btf.member("pcpu_hot", "preempt_count").ok()??.offset);
+    let place = match (per_cpu("__perf_regs"), per_cpu("__preempt_count").or_else(hot)) {
+        (Some(regs), Some(count)) => PreemptLocation::BehindRegs(i64::from(count) - i64::from(regs)),
+        // On other architectures it is in the task, with need-resched in the upper half.
+        _ => match btf.member("task_struct", "thread_info.preempt_count") {
+            Ok(Some(member)) if member.ty.size == 8 => PreemptLocation::InTask(member.offset),
+            _ => return Preempt::Unknown,
+        },
+    };
+    let Ok(Some(id)) = facts.tracefs.id("sched", "sched_process_wait") else { return Preempt::Unknown };
+    attach::locate_preempt(id, place, facts.cpus()).unwrap_or_default()
+}

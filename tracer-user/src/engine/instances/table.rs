@@ -1,0 +1,226 @@
+//! All instances by id, and their names.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    buffer::CpuBuffer,
+    engine::{
+        command::error::{CommandError, ErrorKind},
+        instances::instance::Instance,
+    },
+    event::{EventId, InstanceId},
+    kernel::proc::memory,
+};
+
+/// The exclusive upper bound of ids, which are part of the numbers of files.
+const IDS: u32 = 1 << 24;
+/// Maximum number of instances below the top.
+const INSTANCES_MAX: usize = 1024;
+/// Maximum length of a directory's name in bytes (`NAME_MAX`).
+const NAME_MAX: usize = 255;
+/// The option that selects the destination of `trace_printk()`.
+const PRINTK: &str = "trace_printk_dest";
+
+/// Whether this is a valid name of a directory.
+pub(in crate::engine) fn is_name(name: &str) -> bool {
+    !matches!(name, "" | "." | "..") && name.len() <= NAME_MAX && !name.contains(['/', '\0'])
+}
+
+/// All instances by id.
+#[derive(Debug)]
+pub struct Instances {
+    all: BTreeMap<InstanceId, Instance>,
+    next: u32,
+}
+
+impl Instances {
+    pub(in crate::engine) fn new(top: Instance) -> Self {
+        Self { all: BTreeMap::from([(InstanceId::TOP, top)]), next: InstanceId::TOP.get() + 1 }
+    }
+
+    /// An instance.
+    pub fn get(&self, instance: InstanceId) -> Option<&Instance> {
+        self.all.get(&instance)
+    }
+
+    /// An instance, to be changed by a reader of its records.
+    pub fn get_mut(&mut self, instance: InstanceId) -> Option<&mut Instance> {
+        self.all.get_mut(&instance)
+    }
+
+    /// An instance, to be changed by a command.
+    ///
+    /// # Errors
+    /// `ENODEV` if it is gone.
+    pub(in crate::engine) fn state(&mut self, instance: InstanceId) -> Result<&mut Instance, CommandError> {
+        self.all.get_mut(&instance).ok_or_else(|| ErrorKind::Gone.into())
+    }
+
+    /// All instances with their ids, the top first.
+    pub(in crate::engine) fn iter(&self) -> impl Iterator<Item = (InstanceId, &Instance)> {
+        self.all.iter().map(|(id, instance)| (*id, instance))
+    }
+
+    /// The ids of all instances, the top first.
+    pub(in crate::engine) fn ids(&self) -> Vec<InstanceId> {
+        self.all.keys().copied().collect()
+    }
+
+    /// Ids and names of the instances below the top.
+    pub fn below(&self) -> impl Iterator<Item = (InstanceId, &str)> {
+        self.all.iter().skip(1).map(|(id, instance)| (*id, instance.name.as_str()))
+    }
+
+    /// The id of an instance below the top.
+    pub fn find(&self, name: &str) -> Option<InstanceId> {
+        self.below().find(|(_, known)| *known == name).map(|(id, _)| id)
+    }
+
+    /// Whether an event is enabled in any instance.
+    pub(in crate::engine) fn is_enabled(&self, event: EventId) -> bool {
+        self.all.values().any(|instance| instance.is_enabled(event))
+    }
+
+    /// The instances in which an event is enabled.
+    pub(in crate::engine) fn enabling(&self, event: EventId) -> Vec<InstanceId> {
+        let enabled = self.iter().filter(|(_, instance)| instance.is_enabled(event));
+        enabled.map(|(id, _)| id).collect()
+    }
+
+    /// Whether an instance of this name can be made.
+    ///
+    /// # Errors
+    /// `EEXIST` for an existing name, `EINVAL` for an invalid name of a directory, `ENOSPC` if all ids are used,
+    /// `ENOMEM` if there are too many instances.
+    pub(in crate::engine) fn check_new(&self, name: &str) -> Result<(), CommandError> {
+        if self.find(name).is_some() {
+            return Err(ErrorKind::Exists.into());
+        }
+        if !is_name(name) {
+            return Err(ErrorKind::Invalid.into());
+        }
+        // An id is given once.
+        if self.next >= IDS {
+            return Err(ErrorKind::NoIds.into());
+        }
+        if self.all.len() > INSTANCES_MAX {
+            return Err(ErrorKind::NoMemory.into());
+        }
+        Ok(())
+    }
+
+    /// Adds an instance.
+    pub(in crate::engine) fn add(&mut self, instance: Instance) -> InstanceId {
+        let id = InstanceId::new(self.next);
+        self.next += 1;
+        self.all.insert(id, instance);
+        id
+    }
+
+    /// Removes an instance.
+    pub(in crate::engine) fn remove(&mut self, instance: InstanceId) -> Option<Instance> {
+        self.all.remove(&instance)
+    }
+
+    /// Counts an open file of an instance.
+    ///
+    /// # Errors
+    /// `ENODEV` if the instance is gone.
+    pub fn hold(&mut self, instance: InstanceId) -> Result<(), CommandError> {
+        self.state(instance)?.users += 1;
+        Ok(())
+    }
+
+    /// Ends an [`Instances::hold`].
+    pub fn release(&mut self, instance: InstanceId) {
+        if let Some(state) = self.get_mut(instance) {
+            state.users = state.users.saturating_sub(1);
+        }
+    }
+
+    /// Reserves the `trace_pipe` of one CPU, or of all.
+    ///
+    /// # Errors
+    /// `EBUSY` while another reader has it or an overlapping `trace_pipe`.
+    pub fn take_pipe(&mut self, instance: InstanceId, cpu: Option<u32>) -> Result<(), CommandError> {
+        let pipes = &mut self.state(instance)?.pipes;
+        let taken = match cpu {
+            None => !pipes.is_empty(),
+            Some(_) => pipes.contains(&None) || pipes.contains(&cpu),
+        };
+        if taken {
+            return Err(ErrorKind::Busy.into());
+        }
+        pipes.push(cpu);
+        Ok(())
+    }
+
+    /// Ends an [`Instances::take_pipe`].
+    pub fn give_pipe(&mut self, instance: InstanceId, cpu: Option<u32>) {
+        if let Some(state) = self.get_mut(instance) {
+            state.pipes.retain(|taken| *taken != cpu);
+        }
+    }
+
+    /// Sets whether `trace_printk()` writes into an instance. There is one destination: the new one replaces the old
+    /// one, and clearing the option selects the top instance.
+    ///
+    /// # Errors
+    /// `EINVAL` to clear the option of the top instance, or if the kernel has no such option.
+    pub(in crate::engine) fn set_printk_destination(
+        &mut self,
+        instance: InstanceId,
+        on: bool,
+    ) -> Result<(), CommandError> {
+        let options = &self.state(instance)?.options;
+        let option = options.find(PRINTK).ok_or(ErrorKind::Invalid)?;
+        if options.get(option) == on {
+            return Ok(());
+        }
+        if instance == InstanceId::TOP && !on {
+            return Err(ErrorKind::Invalid.into());
+        }
+        let target = if on { instance } else { InstanceId::TOP };
+        for (id, state) in &mut self.all {
+            state.options.set(option, *id == target);
+        }
+        Ok(())
+    }
+
+    /// Whether `trace_printk()` writes into an instance.
+    pub(in crate::engine) fn is_printk_destination(&self, instance: InstanceId) -> bool {
+        self.get(instance).is_some_and(|state| state.options.is(PRINTK))
+    }
+
+    /// Checks that there is memory for the buffer of one CPU of an instance, or of all its CPUs, of `bytes` each.
+    /// Pages are allocated as they are filled, so memory that any buffer may still allocate counts as used.
+    ///
+    /// # Errors
+    /// `ENOMEM`, as `ring_buffer_resize()` returns if there is too little memory.
+    pub(in crate::engine) fn find_memory(
+        &self,
+        instance: InstanceId,
+        cpu: Option<u32>,
+        bytes: usize,
+    ) -> Result<(), CommandError> {
+        let owed = |buffer: &CpuBuffer, size: usize| size.saturating_sub(buffer.taken()) as u64;
+        let (mut more, mut promised) = (0_u64, 0_u64);
+        for (id, state) in self.iter() {
+            for (at, buffer) in state.buffer.select(None) {
+                let resized = id == instance && cpu.is_none_or(|cpu| cpu == at);
+                let size = if resized { bytes } else { buffer.size() };
+                let growth = if resized { bytes.saturating_sub(buffer.size()) as u64 } else { 0 };
+                more = more.saturating_add(growth);
+                promised = promised.saturating_add(owed(buffer, size));
+            }
+            for (_, spare) in state.snapshot.iter().flat_map(|snapshot| snapshot.select(None)) {
+                promised = promised.saturating_add(owed(spare, spare.size()));
+            }
+        }
+        // A change that makes no buffer larger is never refused.
+        if more == 0 || memory::available().is_none_or(|available| promised <= available) {
+            return Ok(());
+        }
+        Err(ErrorKind::NoMemory.into())
+    }
+}

@@ -1,0 +1,42 @@
+//! Changes of an instance's buffers.
+
+use crate::{
+    buffer::clock::Clock,
+    engine::{
+        Engine,
+        command::error::{CommandError, ErrorKind},
+    },
+    event::InstanceId,
+};
+
+/// Empties the buffers of one CPU of an instance, or of all, and restarts the counts of hits.
+pub(in crate::engine) fn empty_buffers(
+    engine: &mut Engine,
+    instance: InstanceId,
+    cpu: Option<u32>,
+) -> Result<(), CommandError> {
+    engine.instances.state(instance)?.clear(cpu);
+    if let Some(session) = engine.attachments.session_mut(instance) {
+        session.reset_counts(cpu);
+    }
+    Ok(())
+}
+
+/// Changes the clock of an instance, and empties its buffers.
+///
+/// # Errors
+/// `EINVAL` for an unknown clock, `ENODEV` if the instance was removed.
+pub(in crate::engine) fn set_clock(
+    engine: &mut Engine,
+    instance: InstanceId,
+    name: &[u8],
+) -> Result<(), CommandError> {
+    let clock = Clock::named(name).ok_or(ErrorKind::Invalid)?;
+    engine.collect(instance);
+    let state = engine.instances.state(instance)?;
+    state.clock = clock;
+    if let Some(snapshot) = &mut state.snapshot {
+        snapshot.select_mut(None).for_each(|(_, buffer)| buffer.clear());
+    }
+    empty_buffers(engine, instance, None)
+}

@@ -1,0 +1,47 @@
+//! Creation and removal of instances.
+
+use crate::{
+    buffer::PageSize,
+    engine::{
+        Cooperative, Engine,
+        command::error::{CommandError, ErrorKind},
+        histograms::commands,
+        instances::instance::Instance,
+        operations::probe_counts,
+    },
+    event::{EventId, InstanceId},
+};
+
+/// Creates an instance.
+///
+/// # Errors
+/// `EEXIST`; `EINVAL` for an invalid name; `ENOSPC` if no number is left, and `ENOMEM` at the maximum number of
+/// instances.
+pub(in crate::engine) fn make(engine: &mut Engine, name: &str) -> Result<InstanceId, CommandError> {
+    engine.instances.check_new(name)?;
+    let version = engine.facts.version();
+    let options = engine.instances.state(InstanceId::TOP)?.options.inherited(version);
+    Ok(engine.instances.add(Instance::new(name, options, engine.facts.cpus(), PageSize::LEAST)))
+}
+
+/// Removes an instance and everything that it has in the kernel.
+///
+/// # Errors
+/// `ENOENT`, or `EBUSY` while one of its files is open.
+pub(in crate::engine) fn remove(engine: &mut Engine, name: &str) -> Result<(), CommandError> {
+    let instance = engine.instances.find(name).ok_or(ErrorKind::NotFound)?;
+    if engine.instances.state(instance)?.users > 0 {
+        return Err(ErrorKind::Busy.into());
+    }
+    if engine.instances.is_printk_destination(instance) {
+        engine.instances.set_printk_destination(InstanceId::TOP, true)?;
+    }
+    let on: Vec<EventId> = engine.instances.state(instance)?.enabled.iter().copied().collect();
+    probe_counts::keep_counts(engine, instance, &on);
+    commands::forget_hists(engine, instance);
+    let removed = (engine.instances.remove(instance), engine.attachments.remove(instance));
+    let names = if engine.attachments.sessions().next().is_none() { engine.names.take() } else { None };
+    // The kernel takes up to 0.2 s to release the programs, links and rings of a session.
+    engine.run_off_thread(move || drop((removed, names)));
+    Ok(())
+}

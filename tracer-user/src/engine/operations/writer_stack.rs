@@ -1,0 +1,50 @@
+//! The kernel stack of a thread that writes a record from user space.
+
+use tracer_abi::COMMON_SIZE;
+
+use crate::{
+    buffer::clock::{Conversion, monotonic},
+    engine::{Engine, attachments::desired, facts::Facts, records::mark::Writer},
+    event::InstanceId,
+};
+
+/// Records the kernel stack of a record's writer.
+pub(in crate::engine) fn stack_of_writer(
+    engine: &mut Engine,
+    instance: InstanceId,
+    record: &[u8],
+    writer: Writer,
+) {
+    let facts = engine.facts.clone();
+    let kind = desired::stack_kinds(engine)[0];
+    if !engine.status(instance).is_some_and(|status| status.records()) {
+        return;
+    }
+    let Ok(state) = engine.instances.state(instance) else { return };
+    let addresses = writers_stack(writer.pid, &facts);
+    let common = record.get(2..COMMON_SIZE).unwrap_or(&[0; COMMON_SIZE - 2]);
+    let mut record = [kind.to_ne_bytes().as_slice(), common].concat();
+    record.extend((addresses.len() as u32).to_ne_bytes());
+    record.extend([0; 4]);
+    record.extend(addresses.iter().flat_map(|address| address.to_ne_bytes()));
+    state.counted += 1;
+    let now = Conversion::now(state.clock).time(monotonic(), state.counted);
+    if let Some(buffer) = state.buffer.cpu_mut(writer.cpu) {
+        buffer.push(now, &record);
+    }
+}
+
+/// The kernel stack of a thread that waits for its write to complete. It begins at `vfs_write()`, which would call
+/// the kernel's `trace_marker`.
+fn writers_stack(pid: u32, facts: &Facts) -> Vec<u64> {
+    let Some(symbols) = facts.symbols() else { return Vec::new() };
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stack")).unwrap_or_default();
+    let address = |line: &str| {
+        // `[<0>] name+0xoffset/0xsize [module]`
+        let (name, rest) = line.split_once("] ")?.1.split_once('+')?;
+        let offset = rest.split('/').next()?.strip_prefix("0x")?;
+        let start = symbols.addresses(name).into_iter().min()?;
+        start.checked_add(u64::from_str_radix(offset, 16).ok()?)
+    };
+    text.lines().skip_while(|line| !line.contains(" vfs_write+")).filter_map(address).collect()
+}

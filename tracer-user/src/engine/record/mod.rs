@@ -1,0 +1,295 @@
+//! A recording: a private engine, which is not mounted, passes the records of its top instance to a sink in order of
+//! time.
+//!
+//! [`Selection`] resolves names in the engine. [`Recorder`] attaches the events and passes the records on. The engine
+//! attaches everything once and changes nothing until the end ([`RecordingOptions`]).
+
+mod error;
+mod select;
+
+use std::{
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use rustix::io::Errno;
+use tracer_abi::Counters;
+
+use crate::{
+    attach::{AttachPoint, Opening},
+    buffer::clock::monotonic,
+    engine::{
+        Engine,
+        attachments::{
+            AttachOptions, RecordingOptions,
+            reconcile::{Goal, reconcile},
+            session::{InstanceSession, attached_event},
+            sessions::Attachments,
+        },
+        command::error::{CommandError, ErrorKind},
+        instances::List,
+        probes,
+        records::{
+            names::NameEvents,
+            record_stream::{RecordStream, ShownRecord},
+        },
+    },
+    event::{EventId, Format, InstanceId},
+    ring::{Waiter, Woken},
+};
+
+pub use self::{
+    error::{SelectError, StartError},
+    select::{RecordRequest, SelectedEvent, Selection},
+};
+
+/// The options of a recording.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Bytes of each CPU's ring.
+    pub ring_bytes: u32,
+    /// Ids of the threads to trace, in the initial pid namespace; their children are traced too. Empty for all
+    /// threads.
+    pub pids: Vec<u32>,
+    /// Whether the tracer's own threads are traced.
+    pub own: bool,
+    /// Whether only perf tracepoints are used.
+    pub tracepoints_only: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        // The kernel's default is 1,408 KiB per CPU. The size of a ring must be a power of two.
+        Self { ring_bytes: 2 << 20, pids: Vec::new(), own: false, tracepoints_only: false }
+    }
+}
+
+/// Maximum time that the reader sleeps while records may wait below the watermark.
+const PERIOD: Duration = Duration::from_millis(20);
+/// The first such limit, for clients that wait for the first records. It is slightly longer than records take to
+/// settle ([`SETTLE`](crate::ring::SETTLE)).
+const FIRST_PERIOD: Duration = Duration::from_millis(3);
+/// Maximum time that the end of a recording waits for hits that are still being written.
+const LAST_HITS: Duration = Duration::from_millis(200);
+/// Number of programs that record changes of names.
+const NAME_EVENTS: usize = 2;
+
+/// The counts of an event's hits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// `system:name`.
+    pub event: String,
+    /// Counts of the hits in the scope of the recording.
+    pub counters: Counters,
+    /// Hits for which the kernel did not run the program, because it (or, at a perf tracepoint, any other program)
+    /// was already running on that CPU.
+    pub missed: u64,
+}
+
+/// The attach point of a program of an event.
+#[derive(Clone, Copy, Debug)]
+pub struct EventHook<'a> {
+    /// The event.
+    pub format: &'a Format,
+    /// The hook.
+    pub via: &'a AttachPoint,
+    /// Why no raw tracepoint is used; empty if one is used, and for probes.
+    pub reason: &'a str,
+}
+
+/// A running recording.
+#[derive(Debug)]
+pub struct Recorder {
+    engine: Engine,
+    events: Vec<EventId>,
+    stream: RecordStream,
+    waiter: Waiter,
+    /// Limit of the reader's next sleep.
+    period: Duration,
+}
+
+impl Recorder {
+    /// Attaches everything. Nothing is recorded until [`Recorder::go`]. If the kernel refuses something, everything
+    /// is detached.
+    ///
+    /// # Errors
+    /// The first refusal.
+    pub fn new(selection: Selection, options: &Options) -> Result<Self, StartError> {
+        let Selection { mut engine, events } = selection;
+        let probes = engine.registry.dynamic().probes().len();
+        engine.attachments = Attachments::new(AttachOptions {
+            perf_tracepoints_only: options.tracepoints_only,
+            own: options.own,
+            // The stream of records follows names.
+            without_names: true,
+            recording: Some(RecordingOptions {
+                ring_bytes: options.ring_bytes,
+                // Each event needs two more programs while its hook is tried.
+                slots: (3 * events.len() + probes + NAME_EVENTS) as u32,
+                listed_only: !options.pids.is_empty(),
+            }),
+        });
+        // The perf events of trials are closed after all others are open.
+        let _opening = Opening::begin_at_once();
+        let (facts, task_pid) = (engine.facts.clone(), engine.facts.task_pid());
+        let state = engine.instances.state(InstanceId::TOP)?;
+        state.on = false;
+        if !options.pids.is_empty() {
+            state.threads.add(List::Traced, &options.pids, None)?;
+            state.threads.follow_forks(true, task_pid, None)?;
+        }
+        engine.make_session(InstanceId::TOP)?;
+        let session = engine.attachments.session(InstanceId::TOP).ok_or(ErrorKind::Gone)?;
+        let waiter = Waiter::new(session.queue.rings()).map_err(CommandError::from)?;
+        let stream = RecordStream::new();
+        let mut recorder = Self { engine, events, stream, waiter, period: FIRST_PERIOD };
+        let Self { engine, events, stream, .. } = &mut recorder;
+        reconcile(engine, InstanceId::TOP, events, Goal::On)
+            .map_err(|error| refused(engine, events, error))?;
+        if let Some(error) = without_module(engine, events) {
+            return Err(error);
+        }
+        // Attached after the hooks were tried, because the trials are not recorded.
+        let session = engine.attachments.session_mut(InstanceId::TOP).ok_or(ErrorKind::Gone)?;
+        stream.follow(NameEvents::attach(session.kernel_mut(), &facts).map_err(CommandError::from)?);
+        let catalogue = engine.registry.events();
+        let printers = events.iter().filter_map(|event| catalogue.printer(*event, &facts));
+        printers.for_each(|printer| stream.show(printer));
+        Ok(recorder)
+    }
+
+    fn session(&self) -> Option<&InstanceSession> {
+        self.engine.attachments.session(InstanceId::TOP)
+    }
+
+    /// The number of attached events.
+    pub fn events(&self) -> usize {
+        self.events.len()
+    }
+
+    /// The attach points of each event's programs.
+    pub fn hooks(&self) -> impl Iterator<Item = EventHook<'_>> {
+        let each = self.session().into_iter().flat_map(|session| {
+            self.events.iter().flat_map(|event| {
+                let format = self.engine.registry().events().known_format(*event);
+                attached_event::hooks(session, *event).map(move |(via, reason)| (format, via, reason))
+            })
+        });
+        each.filter_map(|(format, via, reason)| Some(EventHook { format: format?, via, reason }))
+    }
+
+    /// Starts recording.
+    pub fn go(&self) {
+        if let Some(session) = self.session() {
+            session.kernel().switches().set_tracing(true);
+        }
+    }
+
+    /// Also looks up the process of each thread, for `print-tgid`.
+    pub fn want_groups(&mut self) {
+        self.stream.want_groups();
+    }
+
+    /// The waiter, to which callers can add descriptors.
+    pub fn waiter(&self) -> &Waiter {
+        &self.waiter
+    }
+
+    /// Waits until there is something to do, at most for `limit`.
+    ///
+    /// # Errors
+    /// The error of waiting for the descriptors.
+    pub fn wait(&mut self, limit: Duration) -> Result<Woken, Errno> {
+        let period = self.period;
+        self.period = (2 * period).min(PERIOD);
+        self.waiter.wait(limit.min(period))
+    }
+
+    /// Shows the records that can be shown in order of time by now.
+    pub fn poll(&mut self, show: impl FnMut(&ShownRecord<'_>)) {
+        let now = monotonic();
+        self.pass_on(Some(now), show);
+    }
+
+    /// Stops recording and shows the remaining records.
+    pub fn finish(&mut self, mut show: impl FnMut(&ShownRecord<'_>)) {
+        if let Some(session) = self.session() {
+            session.kernel().switches().set_tracing(false);
+        }
+        let start = Instant::now();
+        loop {
+            self.pass_on(None, &mut show);
+            if self.stream.taken() >= self.recorded() || start.elapsed() > LAST_HITS {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// The number of records that programs made.
+    fn recorded(&self) -> u64 {
+        let Some(session) = self.session() else { return 0 };
+        let of_events = (0..session.queue.cpus()).map(|cpu| session.counts(cpu).recorded);
+        let counters = session.kernel().counters();
+        let of_names = self.stream.names().slots().map(|slot| counters.total(slot).recorded);
+        of_events.chain(of_names).sum()
+    }
+
+    fn pass_on(&mut self, now: Option<u64>, show: impl FnMut(&ShownRecord<'_>)) {
+        let Engine { attachments, tasks, .. } = &mut self.engine;
+        let Some(session) = attachments.session_mut(InstanceId::TOP) else { return };
+        #[cfg(feature = "bpf-log")]
+        session.kernel_mut().show_logs();
+        self.stream.pass_on((&mut session.queue.drain, Arc::make_mut(tasks)), now, show);
+    }
+
+    /// The counts of each event's hits so far.
+    pub fn counts(&self) -> Vec<Count> {
+        let Some(session) = self.session() else { return Vec::new() };
+        let count = |event: &EventId| {
+            let counts = attached_event::counts(session, *event);
+            let event = self.engine.registry().events().full_name(*event);
+            Count { event, counters: counts.counters, missed: counts.missed }
+        };
+        self.events.iter().map(count).collect()
+    }
+
+    /// Misses of programs that several events share.
+    pub fn missed_together(&self) -> u64 {
+        self.session().map_or(0, |session| session.kernel().missed())
+    }
+
+    /// Detaches all events and returns their perf events. These have no effect any more, but the kernel takes tens of
+    /// milliseconds to close one ([`crate::attach::detach_all`]).
+    pub fn end(mut self) -> Vec<OwnedFd> {
+        self.engine.end()
+    }
+}
+
+/// The error of the first event that is not attached.
+fn refused(engine: &Engine, events: &[EventId], error: CommandError) -> StartError {
+    let is_attached =
+        |event| engine.instances().get(InstanceId::TOP).is_some_and(|state| state.is_enabled(event));
+    let event = events.iter().find(|event| !is_attached(**event));
+    StartError { event: event.map(|event| engine.registry().events().full_name(*event)), error }
+}
+
+/// The error of the first event with a probe whose module is not loaded. The mirror waits for modules; a recording
+/// does not.
+fn without_module(engine: &Engine, events: &[EventId]) -> Option<StartError> {
+    let session = engine.attachments.session(InstanceId::TOP)?;
+    let waits = |event: EventId| session.probes(event).is_some_and(|probes| probes.waiting().any(|one| one));
+    let event = events.iter().copied().find(|event| waits(*event))?;
+    let probes = engine.registry.dynamic().probes_of(event).unwrap_or_default();
+    let waiting = probes.iter().find(|probe| probes::waits(probe, &engine.facts) == Some(true))?;
+    let mut tried = probes::candidates(waiting, &engine.facts).lacking;
+    tried.add("module", "it is not loaded");
+    Some(StartError { event: Some(engine.registry().events().full_name(event)), error: tried.into() })
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        drop(self.engine.end());
+    }
+}

@@ -1,0 +1,114 @@
+//! The records of a recording, passed from the rings to a sink in order of time. They are not copied into the buffers
+//! of the instance.
+//!
+//! The two events that change names of threads are in the same stream. So each record is shown with the name that the
+//! thread had at that time.
+
+use std::sync::Arc;
+
+use tracer_abi::{COMMON_SIZE, control};
+
+use crate::{
+    engine::{records::names::NameEvents, tasks::TaskNames},
+    render::Printer,
+    ring::{Drain, Record},
+};
+
+/// A record with everything that is needed to show it.
+pub struct ShownRecord<'a> {
+    /// The record, with its time and CPU.
+    pub record: Record<'a>,
+    /// The event.
+    pub printer: &'a Arc<Printer>,
+    /// Names of threads.
+    pub tasks: &'a TaskNames,
+}
+
+/// The value in [`RecordStream::by_kind`] for a kind without a printer.
+const NO_PRINTER: u16 = u16::MAX;
+
+/// The printers and names for the records of a recording, and the number of records taken.
+#[derive(Debug)]
+pub(in crate::engine) struct RecordStream {
+    names: NameEvents,
+    printers: Vec<Arc<Printer>>,
+    /// Index in `printers` by kind of record.
+    by_kind: Vec<u16>,
+    wants_groups: bool,
+    taken: u64,
+}
+
+impl RecordStream {
+    /// A stream without events.
+    pub(in crate::engine) fn new() -> Self {
+        Self {
+            names: NameEvents::default(),
+            printers: Vec::new(),
+            by_kind: vec![NO_PRINTER; usize::from(control::FIRST)],
+            wants_groups: false,
+            taken: 0,
+        }
+    }
+
+    /// Learns names from these events, which are attached in the session of the stream.
+    pub(in crate::engine) fn follow(&mut self, names: NameEvents) {
+        self.names = names;
+    }
+
+    /// Shows the records of this event from now on.
+    pub(in crate::engine) fn show(&mut self, printer: &Arc<Printer>) {
+        if let Some(place) = self.by_kind.get_mut(usize::from(printer.format().id)) {
+            *place = self.printers.len() as u16;
+            self.printers.push(Arc::clone(printer));
+        }
+    }
+
+    /// The events that change names.
+    pub(in crate::engine) fn names(&self) -> &NameEvents {
+        &self.names
+    }
+
+    /// Also looks up the process of each thread, for `print-tgid`.
+    pub(in crate::engine) fn want_groups(&mut self) {
+        self.wants_groups = true;
+    }
+
+    /// The number of records taken so far.
+    pub(in crate::engine) fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// Passes on the records that are old enough at time `now`. `None` passes on all remaining records, once no
+    /// program runs.
+    pub(in crate::engine) fn pass_on(
+        &mut self,
+        (drain, tasks): (&mut Drain, &mut TaskNames),
+        now: Option<u64>,
+        mut show: impl FnMut(&ShownRecord<'_>),
+    ) {
+        let Self { names, printers, by_kind, wants_groups, taken } = self;
+        let pass_on = |record: Record<'_>| {
+            // The drain passes on no shorter records.
+            let Some([low, high, _, _, pid @ ..]) = record.payload.first_chunk::<COMMON_SIZE>() else {
+                return;
+            };
+            let kind = u16::from_ne_bytes([*low, *high]);
+            if kind >= control::FIRST {
+                *taken += u64::from(names.learn(kind, record.payload, tasks));
+                return;
+            }
+            let Some(printer) =
+                by_kind.get(usize::from(kind)).and_then(|index| printers.get(usize::from(*index)))
+            else {
+                return;
+            };
+            *taken += 1;
+            tasks.look_up(i32::from_ne_bytes(*pid), *wants_groups);
+            show(&ShownRecord { record, printer, tasks });
+        };
+        match now {
+            Some(now) => drain.merge(now, pass_on),
+            None => drain.finish(pass_on),
+        }
+    }
+}

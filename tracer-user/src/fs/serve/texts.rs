@@ -1,0 +1,90 @@
+//! Threads that make the text of `trace` and `snapshot`, so that the owner of the tree does not.
+//!
+//! The owner takes the open file out of the table and gives it to a thread with a copy of the state that formatting
+//! needs. Jobs for the file wait until the thread puts it back. The owner starts no more texts than there are
+//! threads, so that the texts of different uids are made in the order in which the owner serves them.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread::JoinHandle,
+};
+
+/// Maximum number of texts that are made at once.
+const THREADS_MAX: usize = 4;
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// The threads.
+#[derive(Debug, Default)]
+pub(in crate::fs) struct TextThreads {
+    work: Mutex<Option<Sender<Work>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    free: AtomicUsize,
+}
+
+impl TextThreads {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub(in crate::fs) fn start(&self) -> std::io::Result<()> {
+        let (sender, receiver) = channel();
+        let receiver = Arc::new(Mutex::new(receiver));
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        for number in 0..cpus.clamp(2, THREADS_MAX) {
+            let receiver = Arc::clone(&receiver);
+            let serve = move || {
+                while let Some(work) = take(&receiver) {
+                    work();
+                }
+            };
+            threads.push(std::thread::Builder::new().name(format!("text-{number}")).spawn(serve)?);
+            self.free.fetch_add(1, Ordering::AcqRel);
+        }
+        *self.work.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        Ok(())
+    }
+
+    /// Whether a thread is free. Only the owner takes threads, so a thread that is free stays so until the owner
+    /// takes it.
+    pub(in crate::fs) fn is_free(&self) -> bool {
+        self.free.load(Ordering::Acquire) > 0
+    }
+
+    /// Runs the work in a thread, or in the calling thread if none was started. The thread is free again after
+    /// [`TextThreads::done`].
+    pub(in crate::fs) fn run(&self, work: impl FnOnce() + Send + 'static) {
+        self.free.fetch_sub(1, Ordering::AcqRel);
+        let work: Work = Box::new(work);
+        let unsent = match &*self.work.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(sender) => sender.send(work).err().map(|unsent| unsent.0),
+            None => Some(work),
+        };
+        if let Some(work) = unsent {
+            work();
+        }
+    }
+
+    /// Ends a [`TextThreads::run`].
+    pub(in crate::fs) fn done(&self) {
+        self.free.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Ends the threads after the texts that they make.
+    pub(in crate::fs) fn end(&self) {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn take(work: &Mutex<Receiver<Work>>) -> Option<Work> {
+    work.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
+}

@@ -1,0 +1,68 @@
+//! The system call that a thread waits in: `/proc/TID/syscall` (proc(5)).
+
+use std::{fs, io};
+
+/// The state of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CurrentSyscall {
+    /// It runs, in a system call or outside.
+    Running,
+    /// It is blocked, and not in a system call.
+    Outside,
+    /// It waits in a system call with these number and first three arguments.
+    In(i64, [u64; 3]),
+}
+
+impl CurrentSyscall {
+    /// Reads the state of a thread.
+    ///
+    /// # Errors
+    /// `ESRCH` or `ENOENT` if there is no such thread, `EPERM` if this process may not inspect it,
+    /// [`io::ErrorKind::InvalidData`] for a text of another form.
+    pub fn of(thread: u32) -> io::Result<Self> {
+        let text = fs::read_to_string(format!("/proc/{thread}/syscall"))?;
+        Self::parse(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split_whitespace();
+        let number = match words.next()? {
+            "running" => return Some(Self::Running),
+            number => number.parse().ok()?,
+        };
+        if number < 0 {
+            return Some(Self::Outside);
+        }
+        let mut argument = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
+        Some(Self::In(number, [argument()?, argument()?, argument()?]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_three_forms() {
+        assert_eq!(CurrentSyscall::parse("running\n"), Some(CurrentSyscall::Running));
+        assert_eq!(CurrentSyscall::parse("-1 0x7ffc 0x7f01\n"), Some(CurrentSyscall::Outside));
+        let ioctl = "16 0x3 0xc0082a00 0x7ffd5a10 0x0 0x0 0x0 0x7ffd59f8 0x7f2c\n";
+        assert_eq!(CurrentSyscall::parse(ioctl), Some(CurrentSyscall::In(16, [3, 0xc008_2a00, 0x7ffd_5a10])));
+        for text in ["", "16", "16 0x3", "16 3 4 5", "x 0x1 0x2 0x3"] {
+            assert_eq!(CurrentSyscall::parse(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn this_thread_runs_and_another_waits() {
+        let own = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+        match CurrentSyscall::of(own) {
+            // This thread reads the file.
+            Ok(found) => {
+                assert!(matches!(found, CurrentSyscall::Running | CurrentSyscall::In(..)), "{found:?}");
+            }
+            Err(error) => eprintln!("skipped: {error}"),
+        }
+        assert!(CurrentSyscall::of(u32::MAX).is_err());
+    }
+}
