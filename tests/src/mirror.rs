@@ -5,11 +5,13 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
+use crate::host;
 use crate::tracer::{Outcome, Running, Tracer};
 
 /// A mounted mirror, which is unmounted on drop.
@@ -119,6 +121,21 @@ impl Drop for Mounted {
         // Only a killed daemon leaves a mount behind.
         let _ = unmount(&self.dir, UnmountFlags::DETACH);
         let _ = fs::remove_dir(&self.dir);
+    }
+}
+
+/// Unmounts a mirror without `MNT_DETACH`, which fails while a process uses it. A child that another test forks holds
+/// its parent's descriptors until it executes its program, so `EBUSY` counts only if it remains.
+///
+/// # Errors
+/// When the mirror cannot be unmounted, or is in use for ten seconds.
+pub fn unmount_unused(dir: &Path) -> Result<()> {
+    let deadline = Instant::now() + host::patience(Duration::from_secs(10));
+    loop {
+        match unmount(dir, UnmountFlags::NOFOLLOW) {
+            Err(Errno::BUSY) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(10)),
+            done => return done.with_context(|| format!("cannot unmount {}", dir.display())),
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use tracer_tests::host::{self, Tracefs};
-use tracer_tests::mirror::{self, text};
+use tracer_tests::mirror::{self, text, unmount_unused};
 use tracer_tests::tracer::Tracer;
 
 /// A directory that is removed on drop, with all mounts in it.
@@ -148,7 +148,7 @@ fn a_mirror_can_be_unmounted_by_others() {
         let place = scratch.dir("place")?;
         let mounted = Tracer::new([Path::new("mount"), &place])?.start()?;
         // No process of the daemon keeps the mount busy: the unmount needs no MNT_DETACH.
-        unmount(&place, UnmountFlags::NOFOLLOW)?;
+        unmount_unused(&place)?;
         mounted.wait()?.success()?;
         ensure!(scratch.mounts()?.is_empty());
         Ok(())

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tracer_tests::host;
-use tracer_tests::mirror::{self, Mounted, set, text};
+use tracer_tests::mirror::{self, Mounted, set, text, unmount_unused};
 use tracer_tests::tracer::Tracer;
 
 /// A directory that is removed on drop, with the mounts at its `bpf` and `mirror`.
@@ -112,7 +112,7 @@ fn pins_are_made_on_a_bpf_file_system_alone() {
         ensure!(modes == (0o700, 0o700), "{modes:?}");
         set(&place, "synthetic_events", "pinned u64 value")?;
         ensure!(fs::read_dir(bpf.join("above/pins"))?.count() > 0, "nothing is pinned");
-        unmount(&place, UnmountFlags::NOFOLLOW)?;
+        unmount_unused(&place)?;
         Ok(())
     });
 }
@@ -170,7 +170,7 @@ fn a_daemon_in_the_background_keeps_a_log() {
             ensure!(Instant::now() < deadline, "the log: {:?}", fs::read_to_string(&log)?);
             std::thread::sleep(Duration::from_millis(10));
         }
-        unmount(&place, UnmountFlags::NOFOLLOW)?;
+        unmount_unused(&place)?;
         Ok(())
     });
 }
