@@ -139,7 +139,7 @@ fn origin(path: &Path, offset: i64, bytes: usize) -> Origin {
     let mut copy: Option<(&Value, i64)> = None;
     for (at, (size, value)) in &parts {
         let Value::Load { from, offset, size: read } = value else { return Origin::Computed };
-        let piece = (&**from, offset - at);
+        let piece = (&**from, offset.wrapping_sub(*at));
         if read != size || copy.is_some_and(|copy| copy != piece) {
             return Origin::Computed;
         }

@@ -75,7 +75,7 @@ pub enum Value {
     },
 }
 
-/// Nodes of a number that is computed, at most.
+/// Nodes of a number that is computed or loaded, at most.
 const NODES: usize = 48;
 
 /// An operation with two numbers.
@@ -364,13 +364,15 @@ impl Value {
         }
     }
 
-    /// The number at an address.
+    /// The number at an address. Unknown past a limit of addresses that were loaded themselves, because functions of
+    /// values call themselves for their parts.
     pub(super) fn load(self, size: u8) -> Self {
-        match self {
+        let load = match self {
             Self::Sum { of, offset } => Self::Load { from: of, offset, size },
-            Self::Other { .. } => self,
+            Self::Other { .. } => return self,
             from => Self::Load { from: Arc::new(from), offset: 0, size },
-        }
+        };
+        if load.nodes() > NODES { Self::Other { of_arguments: load.depends() } } else { load }
     }
 }
 
@@ -407,6 +409,16 @@ mod tests {
 
     fn arg() -> Value {
         Value::Arg(1)
+    }
+
+    #[test]
+    fn long_chains_of_loads_are_unknown() {
+        let chain = |count: usize, start: Value| (0..count).fold(start, |address, _| address.plus(8).load(8));
+        assert!(chain(20, arg()).is_known());
+        for count in [NODES, 10_000] {
+            let long = chain(count, arg());
+            assert!(!long.is_known() && long.depends() && long.nodes() <= NODES, "{long:?}");
+        }
     }
 
     #[test]
