@@ -1,6 +1,6 @@
 //! Names, keys and values of the maps that programs and user space share.
 
-/// `ARRAY_OF_MAPS`: CPU number to that CPU's [ring](crate::ring), an `ARRAY` of one value.
+/// `ARRAY`, mmapable: CPU number to that CPU's [ring](crate::ring).
 pub const RINGS: &str = "RINGS";
 /// `ARRAY_OF_MAPS`: CPU number to that CPU's `RINGBUF` of [`CONTROL_BYTES`] for control records: a timestamp (u64) and one
 /// of [`control`](crate::control) (u64).

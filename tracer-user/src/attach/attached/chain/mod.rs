@@ -71,8 +71,9 @@ use crate::{
 /// Largest number of consumers of a link. The kernel follows at most 33 tail calls at a hit; a consumer takes one,
 /// and one more if it has a gate or a dispatcher of its own.
 const CONSUMERS_MAX: usize = 14;
-/// Places of consumers in an array of programs.
-const PLACES: u32 = 8192;
+/// Places of the consumers of all sessions in an array of programs: enough for all events of twenty instances. A place
+/// takes eight bytes in the kernel.
+const PLACES: u32 = 32_768;
 
 /// The chains of a process. Sessions that share them share links.
 #[derive(Clone, Debug)]
