@@ -5,7 +5,7 @@ use super::tool::Tool;
 /// The measurements and the number of rounds.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Rounds, at least one. The tables in docs/reference/performance.md use seven or more.
+    /// Rounds, at least one.
     pub rounds: usize,
     /// The competitors; tracefs is the base of the ratios.
     pub tools: Vec<Tool>,
