@@ -22,6 +22,8 @@ pub(super) enum Verdict {
     Failed(String),
     /// With the reason.
     Skipped(String),
+    /// Passed when it ran again, with the output of the first failure.
+    Flaky(String),
 }
 
 /// A finished test.
@@ -98,6 +100,11 @@ impl Suite {
             Event::Complete => self.complete = true,
             Event::Other => {}
         }
+    }
+
+    /// Whether the binary has run all its tests.
+    pub(super) fn is_complete(&self) -> bool {
+        self.complete
     }
 
     /// Ends the collection. If the process died, its running tests fail; without running tests, the process itself

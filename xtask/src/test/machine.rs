@@ -94,8 +94,9 @@ fn job(target: &Target, built: &Built, options: &Options, done: &[String]) -> Re
     Ok(vm::Job { command, env, payload, modules: vec!["fuse".to_owned()], keep: Vec::new() })
 }
 
-/// Runs the job. If the guest's kernel crashes, the processes that did not end run in a second machine. QEMU's emulation
-/// probably crashed one: after a `cmpxchg16b` in the kernel's allocator, the flags held bits of another register.
+/// Runs the job. If the guest's kernel crashes, the processes that did not end run in a second machine, and the crash
+/// counts as a flaky test. QEMU's emulation probably crashed one: after a `cmpxchg16b` in the kernel's allocator, the
+/// flags held bits of another register.
 fn run_job(target: &Target, title: &str, built: &Built, options: &Options) -> Result<Vec<libtest::Ended>> {
     let mut guest = Guest { title, ..Guest::default() };
     let first = run_in(&mut guest, target, built, options);
@@ -103,6 +104,7 @@ fn run_job(target: &Target, title: &str, built: &Built, options: &Options) -> Re
         Err(error) if error.is::<vm::GuestDied>() && !guest.ended.is_empty() => {
             host::step(format!("{title}: {error:#}\n{title}: the other tests run in a new machine"));
             guest.current = None;
+            guest.tests.push(no_machine(libtest::Verdict::Flaky(format!("{error:#}")), Duration::ZERO));
             run_in(&mut guest, target, built, options)
         }
         first => first,

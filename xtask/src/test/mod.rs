@@ -10,6 +10,7 @@ mod libtest;
 mod machine;
 mod options;
 mod report;
+mod rerun;
 mod selection;
 mod skips;
 
@@ -24,7 +25,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use crate::build::{Arch, Profile};
 use crate::setup::{self, Group};
 use crate::{conformance, host, lint, sources, vm};
-use binaries::{Built, TestBinary, TestProcess};
+use binaries::{Built, TestBinary};
 use libtest::Suite;
 use options::{MACHINE_TIMEOUT, SUITE_OF, Target, parse_target};
 use report::Section;
@@ -128,9 +129,11 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs unit tests, then integration tests, on the host.
+/// Runs unit tests, then integration tests, on the host. Failed integration tests then run again, alone.
 fn on_host(built: &Built, programs: Option<&Path>, options: &Options) -> Result<Vec<Section>> {
     let mut sections = Vec::new();
+    // The places of failed tests in the sections.
+    let mut rerun = Vec::new();
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     // The first two numbers: 6.18 of 6.18.5-generic.
     let series: Vec<&str> = release.trim().splitn(3, ['.', '-']).take(2).collect();
@@ -145,40 +148,67 @@ fn on_host(built: &Built, programs: Option<&Path>, options: &Options) -> Result<
         let mut section = Section { title, machine: machine.clone(), ..Section::default() };
         let binaries = built.tests.iter().filter(|binary| binary.integration == integration);
         for process in binaries.flat_map(TestBinary::processes).filter(|process| options.wants(process)) {
-            let tests = run_here(&process, integration, &section.title, programs, options)?;
+            let here =
+                HostProcess { binary: process.binary, name: process.name(), title: &section.title, programs };
+            let (tests, is_complete) = here.run(&process.arguments(&options.filter), integration)?;
             if !integration {
                 eprintln!("{:40} {} tests", process.binary.name, tests.len());
+            }
+            for (place, test) in (section.tests.len()..).zip(&tests) {
+                // After the death of a process, some of its tests did not run.
+                if integration && is_complete && rerun::is_wanted(test) {
+                    rerun.push((sections.len(), place, process.binary));
+                }
             }
             section.tests.extend(tests);
         }
         section.time = start.elapsed();
         sections.push(section);
     }
+    for (section, place, binary) in rerun {
+        let (start, section) = (Instant::now(), &mut sections[section]);
+        let test = &mut section.tests[place];
+        host::step(format!("Testing again: {}", test.name));
+        let arguments = ["--exact", "--test-threads=1", &test.name].map(str::to_owned);
+        let here = HostProcess { binary, name: binary.target.clone(), title: &section.title, programs };
+        rerun::again(test, || Ok(here.run(&arguments, true)?.0))?;
+        section.time += start.elapsed();
+    }
     Ok(sections)
 }
 
-/// Runs one process of tests on the host; integration tests run as root.
-fn run_here(
-    process: &TestProcess,
-    root: bool,
-    title: &str,
-    programs: Option<&Path>,
-    options: &Options,
-) -> Result<Vec<libtest::Ended>> {
-    let binary = process.binary;
-    let mut command = if root { host::as_root("env")? } else { Command::new("env") };
-    host::strip_cargo_env(&mut command);
-    command.arg("RUSTC_BOOTSTRAP=1");
-    command.args(programs.map(|dir| format!("TRACER_KERNEL_PROGRAMS={}", dir.display())));
-    command.arg(&binary.path).args(libtest::OPTIONS).args(process.arguments(&options.filter));
-    command.current_dir(&binary.dir).stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut child = command.spawn().with_context(|| format!("cannot start {}", binary.path.display()))?;
-    let mut suite = Suite::default();
-    for line in BufReader::new(child.stdout.take().expect("stdout is a pipe")).split(b'\n') {
-        report::take_line(&String::from_utf8_lossy(&line?), title, root, &mut suite);
+/// Starts processes of a test binary on the host.
+struct HostProcess<'a> {
+    binary: &'a TestBinary,
+    /// The process's name in messages.
+    name: String,
+    /// Title of the section.
+    title: &'a str,
+    /// Directory of the kernel's programs.
+    programs: Option<&'a Path>,
+}
+
+impl HostProcess<'_> {
+    /// Runs one process with arguments for the test harness; integration tests run as root. Shows the tests as they
+    /// end: all of them if `show`, else those that did not pass. Returns the results, and whether the process lived
+    /// until its last test.
+    fn run(&self, arguments: &[String], show: bool) -> Result<(Vec<libtest::Ended>, bool)> {
+        let binary = self.binary;
+        let mut command = if binary.integration { host::as_root("env")? } else { Command::new("env") };
+        host::strip_cargo_env(&mut command);
+        command.arg("RUSTC_BOOTSTRAP=1");
+        command.args(self.programs.map(|dir| format!("TRACER_KERNEL_PROGRAMS={}", dir.display())));
+        command.arg(&binary.path).args(libtest::OPTIONS).args(arguments);
+        command.current_dir(&binary.dir).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().with_context(|| format!("cannot start {}", binary.path.display()))?;
+        let mut suite = Suite::default();
+        for line in BufReader::new(child.stdout.take().expect("stdout is a pipe")).split(b'\n') {
+            report::take_line(&String::from_utf8_lossy(&line?), self.title, show, &mut suite);
+        }
+        let status = child.wait()?;
+        let is_complete = suite.is_complete();
+        Ok((suite.finish(&self.name, &binary.target, &format!("ended with {status}")), is_complete))
     }
-    let status = child.wait()?;
-    Ok(suite.finish(&process.name(), &binary.target, &format!("ended with {status}")))
 }
 
 /// Runs the integration tests on all machines, [`MACHINES_AT_ONCE`] at a time. A machine that fails counts as a

@@ -1,0 +1,128 @@
+//! Failed integration tests run again, alone, after all others of the host.
+//!
+//! A loaded machine can delay a test so much that it fails. A test that fails runs again up to [`TIMES`] times. If it
+//! then passes, its verdict is [`Verdict::Flaky`], which keeps the output of its first failure. More than
+//! [`MOST_FLAKY`] of them fail the run.
+//!
+//! Tests of [`EXACT`] never run again, nor do unit tests. They count hits, losses or races, so that a single failure is
+//! a finding.
+
+use anyhow::Result;
+
+use super::libtest::{Ended, Verdict};
+
+/// Number of further runs of a failed test.
+const TIMES: usize = 2;
+
+/// Maximum number of flaky tests in a run that succeeds.
+pub(super) const MOST_FLAKY: usize = 3;
+
+/// Modules and tests of exactness.
+const EXACT: &[&str] = &[
+    "events::chains",
+    "events::hooks::the_longest_filters_change_at_raw_tracepoints_and_no_hit_is_lost",
+    "events::records::filters_can_change_under_load_and_no_hit_is_lost_or_seen_twice",
+    "events::records::full_rings_are_drained_without_a_reader",
+    "events::records::reading_consumes_or_not_and_the_counts_tell",
+    "events::triggers::a_counted_trigger_disables_an_event_that_often",
+    "events::triggers::changes_of_triggers_lose_no_hit",
+    "events::triggers::counts_are_exact_on_two_cpus",
+    "hist::counts",
+    "hist::mirror::no_hit_is_lost_while_triggers_change",
+    "hist::variables::no_maximum_is_lost",
+    "mirror::soak",
+    "mirror::unread",
+    "record::ring",
+    "trust::user::a_setuid_program_executed_by_a_client_is_not_written",
+    "trust::user::a_setuid_program_executed_by_a_reader_is_not_written",
+    "trust::user::no_race_writes_into_another_address_space",
+    "user::events::many_clients_lose_no_record_and_leave_nothing",
+];
+
+/// Whether the test failed and may run again.
+pub(super) fn is_wanted(test: &Ended) -> bool {
+    let name = format!("{}::{}", test.binary, test.name);
+    let is_exact = |exact: &&str| {
+        name.strip_prefix(*exact).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+    };
+    matches!(test.verdict, Verdict::Failed(_)) && !EXACT.iter().any(is_exact)
+}
+
+/// Runs a failed test until it passes, at most [`TIMES`] times. `run` executes it once and returns its result.
+pub(super) fn again(test: &mut Ended, mut run: impl FnMut() -> Result<Vec<Ended>>) -> Result<()> {
+    for _ in 0..TIMES {
+        let Verdict::Failed(first) = &test.verdict else { return Ok(()) };
+        let ended = run()?;
+        if matches!(ended.as_slice(), [one] if one.name == test.name && one.verdict == Verdict::Passed) {
+            test.verdict = Verdict::Flaky(first.clone());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::host;
+    use crate::test::selection::Groups;
+
+    fn test(binary: &str, name: &str, verdict: Verdict) -> Ended {
+        let (binary, name) = (binary.to_owned(), name.to_owned());
+        Ended { binary, name, verdict, time: Duration::ZERO }
+    }
+
+    fn failed() -> Verdict {
+        Verdict::Failed("first".to_owned())
+    }
+
+    #[test]
+    fn exact_tests_are_not_wanted() {
+        assert!(is_wanted(&test("trust", "deadlines::many_polls_block_no_client", failed())));
+        assert!(!is_wanted(&test("trust", "deadlines::many_polls_block_no_client", Verdict::Passed)));
+        assert!(!is_wanted(&test("mirror", "soak::every_hit_is_in_exactly_one_count", failed())));
+        assert!(!is_wanted(&test("hist", "variables::no_maximum_is_lost", failed())));
+        assert!(is_wanted(&test("hist", "variables::no_maximum_is_lost_here", failed())));
+        assert!(is_wanted(&test("hist", "variables::scenes", failed())));
+    }
+
+    #[test]
+    fn a_test_runs_until_it_passes() {
+        let ran = |outcomes: &[Verdict]| {
+            let mut one = test("hist", "variables::scenes", failed());
+            let mut runs = 0;
+            again(&mut one, || {
+                runs += 1;
+                Ok(vec![test("hist", "variables::scenes", outcomes[runs - 1].clone())])
+            })
+            .unwrap();
+            (one.verdict, runs)
+        };
+        let again = || Verdict::Failed("again".to_owned());
+        assert_eq!(ran(&[Verdict::Passed]), (Verdict::Flaky("first".to_owned()), 1));
+        assert_eq!(ran(&[again(), Verdict::Passed]), (Verdict::Flaky("first".to_owned()), 2));
+        assert_eq!(ran(&[again(), again()]), (failed(), 2));
+        assert_eq!(ran(&[Verdict::Skipped("no BTF".to_owned()), again()]), (failed(), 2));
+        // A run that selects no test does not count as passed.
+        let mut one = test("hist", "variables::scenes", failed());
+        super::again(&mut one, || Ok(Vec::new())).unwrap();
+        assert_eq!(one.verdict, failed());
+    }
+
+    #[test]
+    fn names_of_exact_tests_are_known() {
+        let groups = Groups::read(host::root()).unwrap();
+        for name in EXACT {
+            let words: Vec<&str> = name.split("::").collect();
+            assert!(groups.has(&words[..2].join("::")), "{name}");
+            if let [group, module, test] = words[..] {
+                let folder = host::root().join("tests/tests").join(group);
+                let files = [folder.join(format!("{module}.rs")), folder.join(module).join("mod.rs")];
+                let file = files.iter().find(|file| file.is_file()).unwrap();
+                let text = std::fs::read_to_string(file).unwrap();
+                assert!(text.contains(&format!("fn {test}()")), "{name}");
+            }
+        }
+    }
+}
