@@ -4,8 +4,8 @@
 //! then passes, its verdict is [`Verdict::Flaky`], which keeps the output of its first failure. More than
 //! [`MOST_FLAKY`] of them fail the run.
 //!
-//! Tests of [`EXACT`] never run again, nor do unit tests. They count hits, losses or races, so that a single failure is
-//! a finding.
+//! Tests of [`EXACT`] never run again. They count hits, losses or races, so that a single failure is a finding. Unit
+//! tests never run again either, because they need no quiet machine.
 
 use anyhow::Result;
 
