@@ -34,7 +34,7 @@ pub enum Part {
     Events,
     /// Time to the first event.
     First,
-    /// Records at full rate that nobody reads.
+    /// Unread records at full rate.
     Unread,
     /// Draining and rendering, and memory.
     Throughput,

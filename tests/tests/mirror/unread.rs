@@ -1,4 +1,4 @@
-//! Records that nobody reads: programs overwrite the oldest ones, and the daemon does nothing.
+//! Unread records: programs overwrite the oldest ones, and the daemon does nothing.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -72,7 +72,7 @@ pub(in crate::bench) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
     table.push_str(&heading("| event | filter |", &all));
     let mut collectors = String::from(
         "\n### CPU of the collector\n\nNanoseconds of a CPU for each recorded hit, in the processes of the tracer (median \
-         of the rounds, smallest and\nlargest in parentheses). In tracefs and in the mirror nobody reads.\n\n| event |",
+         of the rounds, smallest and\nlargest in parentheses). tracefs and the mirror have no reader.\n\n| event |",
     );
     let measured = &all[..all.len() - 1];
     for who in measured {

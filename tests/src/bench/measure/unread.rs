@@ -1,4 +1,4 @@
-//! Measures records at full rate that nobody reads, in an instance of tracefs and of a mirror: the cost of a hit, the
+//! Measures unread records at full rate, in an instance of tracefs and of a mirror: the cost of a hit, the
 //! CPU of the collector, and the fate of every record.
 
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use crate::bench::tracepoint::{EVENTS, Event};
 use crate::bench::victim::Victim;
 use crate::mirror::{set, stat};
 
-const TITLE: &str = "Records that nobody reads";
+const TITLE: &str = "Unread records";
 
 /// Hits of one measurement.
 const HITS: usize = 2_000_000;

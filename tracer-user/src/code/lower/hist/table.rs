@@ -148,7 +148,7 @@ impl Search<'_> {
 
     /// R1 = index of the first slot, R3 = number of looks.
     fn begin(&self, emit: &mut Emitter) {
-        // Nobody can choose keys that meet in one slot. And the verifier does not know the hash of a known key, so it
+        // No client can choose keys that meet in one slot. And the verifier does not know the hash of a known key, so it
         // checks the search once for all keys.
         emit.map_value(Reg::R1, self.map);
         emit.load(Width::D, Reg::R1, Reg::R1, SEED as i16);
