@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{build, conformance, facts, fuzz, kernel, lint, measure, setup, test, vm};
+use crate::{build, conformance, ebpf, facts, fuzz, kernel, lint, measure, setup, test, vm};
 
 /// Set up, build, run, test and measure tracer.
 #[derive(Debug, Parser)]
@@ -19,8 +19,10 @@ struct Cli {
 enum Verb {
     /// Install missing requirements on this machine, or print exactly what to install
     Setup(setup::Options),
-    /// Build the eBPF object and the `tracer` binary that embeds it
+    /// Build the `tracer` binary
     Build(build::Options),
+    /// Build the checked-in eBPF objects anew, after a change of their sources
+    Ebpf(ebpf::Options),
     /// Build tracer and run it as root
     Run(build::RunOptions),
     /// Run all tests, on the host and in virtual machines
@@ -54,6 +56,7 @@ pub(crate) fn run() -> Result<ExitCode> {
     match Cli::parse().verb {
         Verb::Setup(options) => setup::verb(&options)?,
         Verb::Build(options) => build::verb(&options)?,
+        Verb::Ebpf(options) => ebpf::verb(&options)?,
         Verb::Run(options) => return build::run(&options),
         Verb::Test(options) => return test::verb(&options),
         Verb::Lint { only } => lint::verb(&only)?,

@@ -8,7 +8,8 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::build::{self, Arch};
+use crate::arch::Arch;
+use crate::build;
 use crate::setup::{self, Group};
 use crate::{host, vm};
 

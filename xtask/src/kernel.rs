@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Result, bail, ensure};
 
-use crate::build::Arch;
+use crate::arch::Arch;
 use crate::setup::{self, Group};
 use crate::{host, sources, test, vm};
 

@@ -3,12 +3,13 @@
 //! One file per verb. Every verb first calls [`setup::ensure`] for its requirements. One command therefore suffices
 //! on a fresh clone, and on a prepared machine the check takes only a few look-ups.
 //!
-//! `.cargo/config.toml` defines the alias, `.ci/run` calls `test`, and `tracer-user/build.rs` embeds the object that
-//! [`build`] writes to `target/bpf`.
+//! `.cargo/config.toml` defines the alias, and `.ci/run` calls `test`.
 
+mod arch;
 mod build;
 mod cli;
 mod conformance;
+mod ebpf;
 mod facts;
 mod fuzz;
 mod host;

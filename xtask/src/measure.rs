@@ -5,7 +5,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::build::{self, Arch, Profile};
+use crate::arch::Arch;
+use crate::build::{self, Profile};
 use crate::setup::{self, Group};
 use crate::{host, vm};
 

@@ -13,8 +13,8 @@ use anyhow::{Context as _, Result, bail};
 use crate::host;
 use crate::toolchain::{self, LLVM};
 
-/// The release of `bpf-linker` that is installed if none is found.
-const BPF_LINKER: &str = "0.13.0";
+/// The name of `bpf-linker` in the file of pinned versions. That release is installed if none is found.
+const BPF_LINKER: &str = "bpf-linker";
 
 /// A program that `cargo install` builds if none is found, without default features and not optimised: an optimised
 /// build takes three times as long, which no run makes up for.
@@ -52,11 +52,14 @@ impl CargoProgram {
 /// A group of requirements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Group {
-    /// Build and run: a C compiler, the eBPF compiler and its core sources, `bpf-linker`.
+    /// Build and run: a C compiler, which links.
     Build,
-    /// rustfmt and clippy, also for the eBPF compiler; cargo-deny; codespell; mdbook; systemd's tools for the unit
-    /// file.
+    /// Build the checked-in eBPF objects: a compiler with its core sources and its clippy, `bpf-linker`, LLVM's tools.
+    Ebpf,
+    /// rustfmt, clippy, codespell and systemd's tools for the unit file.
     Lint,
+    /// The checks of `lint --all`: cargo-deny and mdbook, which are compiled here.
+    Audit,
     /// Tools that build the guests' images; QEMU itself need not be installed (`vm::emulator`).
     Vm,
     /// Compilers for arm64.
@@ -73,9 +76,11 @@ pub(crate) enum Group {
 
 impl Group {
     /// All groups, in installation order.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Build,
+        Self::Ebpf,
         Self::Lint,
+        Self::Audit,
         Self::Vm,
         Self::Cross,
         Self::Test,
@@ -106,43 +111,41 @@ impl Missing {
 
 /// Adds the packages for requirements that are detected by their function, not by package name.
 fn by_function(groups: &[Group], missing: &mut Missing) -> Result<()> {
-    if groups.contains(&Group::Build) {
-        if host::which("cc").is_none() {
-            missing.packages.extend(["gcc", "libc6-dev"]);
-        }
+    if groups.contains(&Group::Ebpf) {
         if toolchain::find_ebpf()?.is_none() {
             missing.packages.extend(["rustc-web", "rust-web-src", "cargo-web"]);
+        }
+        if toolchain::find_llvm("llvm-objcopy").is_none() {
+            missing.packages.push("llvm-22");
         }
         if toolchain::find_bpf_linker().is_none() {
             missing.bpf_linker = true;
             missing.packages.extend(["llvm-22-dev", "libzstd-dev", "zlib1g-dev", "g++"]);
         }
+        // Clippy reads the core sources of a compiler and must be of the same build. That compiler may not be
+        // installed yet.
+        if let Some(rustc) = toolchain::find_ebpf()?
+            && rustc.sysroot == Path::new("/usr")
+            && !host::is_executable(&rustc.path.with_file_name("clippy-driver"))
+        {
+            missing.packages.push("rust-web-clippy");
+        }
     }
+    let answers = |verb: &str| host::output(host::cargo().args([verb, "--version"])).is_ok();
     if groups.contains(&Group::Lint) {
-        let answers = |verb: &str| host::output(host::cargo().args([verb, "--version"])).is_ok();
         if !answers("fmt") {
             missing.packages.push("rustfmt-web");
         }
         if !answers("clippy") {
             missing.packages.push("rust-web-clippy");
         }
+    }
+    if groups.contains(&Group::Audit) {
         if !answers("deny") {
             missing.programs.push(&CARGO_DENY);
         }
         if host::cargo_program(MDBOOK.name).is_none() {
             missing.programs.push(&MDBOOK);
-        }
-        // Clippy reads the core sources of a compiler and must be of the same build. That compiler may not be
-        // installed yet.
-        let answered = match toolchain::find_ebpf()? {
-            Some(rustc) => {
-                rustc.sysroot != Path::new("/usr")
-                    || host::is_executable(&rustc.path.with_file_name("clippy-driver"))
-            }
-            None => !groups.contains(&Group::Build),
-        };
-        if !answered {
-            missing.packages.push("rust-web-clippy");
         }
     }
     if groups.contains(&Group::Cross) {
@@ -154,6 +157,7 @@ fn by_function(groups: &[Group], missing: &mut Missing) -> Result<()> {
         }
     }
     let programs: &[(Group, &str, &[&'static str])] = &[
+        (Group::Build, "cc", &["gcc", "libc6-dev"]),
         (Group::Lint, "systemd-analyze", &["systemd"]),
         (Group::Lint, "git", &["git"]),
         (Group::Lint, "codespell", &["codespell"]),
@@ -232,8 +236,9 @@ fn recipe(missing: &Missing, apt: bool) -> String {
     }
     if missing.bpf_linker {
         lines.push(format!(
-            "LLVM_PREFIX=<where LLVM {LLVM} lies, e.g. /usr/lib/llvm-{LLVM}> cargo install bpf-linker@{BPF_LINKER} \
-             --locked --no-default-features --features llvm-{LLVM}"
+            "LLVM_PREFIX=<where LLVM {LLVM} lies, e.g. /usr/lib/llvm-{LLVM}> cargo install bpf-linker@{} \
+             --locked --no-default-features --features llvm-{LLVM}",
+            toolchain::pinned(BPF_LINKER)
         ));
     }
     lines.extend(missing.programs.iter().map(|program| format!("cargo {}", program.arguments().join(" "))));
@@ -285,9 +290,9 @@ fn step_install(missing: &Missing) {
 
 /// Builds `bpf-linker` against the system's LLVM; takes about a minute.
 fn install_bpf_linker() -> Result<()> {
-    host::step(format!("Building bpf-linker {BPF_LINKER} against LLVM {LLVM}"));
+    let version = format!("{BPF_LINKER}@{}", toolchain::pinned(BPF_LINKER));
+    host::step(format!("Building {version} against LLVM {LLVM}"));
     let feature = format!("llvm-{LLVM}");
-    let version = format!("bpf-linker@{BPF_LINKER}");
     // Outside the workspace, because its cargo settings do not apply.
     let mut command = host::cargo();
     command.current_dir("/").env("LLVM_PREFIX", format!("/usr/lib/llvm-{LLVM}"));

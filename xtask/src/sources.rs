@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::build::Arch;
+use crate::arch::Arch;
 use crate::{host, vm};
 
 /// Versions that provide programs for the tests, and the path of their user_events header.

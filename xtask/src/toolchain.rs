@@ -16,6 +16,8 @@ use crate::host;
 
 /// The LLVM version of the `bpf-linker` that `setup` installs; it reads bitcode up to this version.
 pub(crate) const LLVM: u32 = 22;
+/// The file with the versions of the toolchain that builds the checked-in eBPF objects: lines `PROGRAM VERSION`.
+pub(crate) const PINNED: &str = "tracer-ebpf/toolchain.txt";
 /// The oldest compiler that the workspace supports (`rust-version` in Cargo.toml).
 pub(crate) const OLDEST: (u32, u32) = (1, 88);
 /// Environment variable with the compiler to use for eBPF instead of the search.
@@ -34,6 +36,8 @@ pub(crate) struct Rustc {
     pub(crate) nightly: bool,
     /// Major version of its LLVM.
     pub(crate) llvm: u32,
+    /// Its release and that of its LLVM, as in `rustc -vV`.
+    versions: (String, String),
 }
 
 impl Rustc {
@@ -46,10 +50,12 @@ impl Rustc {
         host::strip_cargo_env(&mut ask);
         let sysroot = PathBuf::from(host::output(ask.args(["--print", "sysroot"])).ok()?.trim());
         let (release, nightly, llvm) = parse_version(&version)?;
+        let of = |key| value(&version, key).unwrap_or_default().to_owned();
+        let versions = (of("release:"), of("LLVM version:"));
         // rustup's proxy answers for a toolchain: use that toolchain's own compiler.
         let own = sysroot.join("bin/rustc");
         let path = if host::is_executable(&own) { own } else { path.to_path_buf() };
-        Some(Self { path, sysroot, release, nightly, llvm })
+        Some(Self { path, sysroot, release, nightly, llvm, versions })
     }
 
     /// Whether the matching sources of the core library are installed.
@@ -97,15 +103,19 @@ impl Rustc {
     }
 }
 
+/// The value of a line `KEY VALUE`.
+fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim)
+}
+
 /// Parses `rustc -vV`: release, whether it is a nightly (or a developer's build), LLVM's major version.
 fn parse_version(text: &str) -> Option<((u32, u32), bool, u32)> {
-    let value = |key: &str| text.lines().find_map(|l| l.strip_prefix(key)).map(str::trim);
-    let release = value("release:")?;
+    let release = value(text, "release:")?;
     let mut numbers = release.split(['.', '-']);
     let major = numbers.next()?.parse().ok()?;
     let minor = numbers.next()?.parse().ok()?;
     let nightly = release.ends_with("-nightly") || release.ends_with("-dev");
-    let llvm = value("LLVM version:").and_then(|v| v.split('.').next()?.parse().ok()).unwrap_or(0);
+    let llvm = value(text, "LLVM version:").and_then(|v| v.split('.').next()?.parse().ok()).unwrap_or(0);
     Some(((major, minor), nightly, llvm))
 }
 
@@ -162,6 +172,38 @@ pub(crate) fn find_ebpf() -> Result<Option<Rustc>> {
     Ok(choose(&candidates, find_bpf_linker().is_some()))
 }
 
+/// The version of a program in [`PINNED`].
+pub(crate) fn pinned(program: &str) -> &'static str {
+    const TEXT: &str = include_str!("../../tracer-ebpf/toolchain.txt");
+    value(TEXT, &format!("{program} ")).expect("the file names each program of the toolchain")
+}
+
+/// The compiler of the checked-in eBPF objects, in exactly the version of [`PINNED`]; `None` if no compiler on this
+/// machine has its core sources.
+pub(crate) fn find_pinned() -> Result<Option<Rustc>> {
+    let is_pinned = |rustc: &Rustc| rustc.versions == (pinned("rustc").to_owned(), pinned("llvm").to_owned());
+    let candidates: Vec<Rustc> = installed().into_iter().filter(Rustc::has_core_sources).collect();
+    if let Some(rustc) = candidates.iter().find(|rustc| is_pinned(rustc)) {
+        return Ok(Some(rustc.clone()));
+    }
+    let Some(other) = find_ebpf()? else { return Ok(None) };
+    let (release, llvm) = &other.versions;
+    bail!(
+        "{} is Rust {release} with LLVM {llvm}, but {PINNED} names Rust {} with LLVM {}: install that, or enter the \
+         new versions there",
+        other.path.display(),
+        pinned("rustc"),
+        pinned("llvm")
+    )
+}
+
+/// A program of LLVM, such as `llvm-nm`.
+pub(crate) fn find_llvm(program: &str) -> Option<PathBuf> {
+    let debian = PathBuf::from(format!("/usr/lib/llvm-{LLVM}/bin")).join(program);
+    let versioned = || host::which(&format!("{program}-{LLVM}")).or_else(|| host::which(program));
+    Some(debian).filter(|path| host::is_executable(path)).or_else(versioned)
+}
+
 /// A compiler with the standard library for `triple`.
 pub(crate) fn find_cross(triple: &str) -> Option<Rustc> {
     installed().into_iter().find(|r| r.release >= OLDEST && r.has_std(triple))
@@ -183,7 +225,8 @@ mod tests {
     use super::*;
 
     fn rustc(name: &str, llvm: u32) -> Rustc {
-        Rustc { path: name.into(), sysroot: "/".into(), release: (1, 96), nightly: false, llvm }
+        let versions = Default::default();
+        Rustc { path: name.into(), sysroot: "/".into(), release: (1, 96), nightly: false, llvm, versions }
     }
 
     #[test]
@@ -194,6 +237,13 @@ mod tests {
         let nightly = "rustc 1.97.0-nightly\nrelease: 1.97.0-nightly\nLLVM version: 22.1.4\n";
         assert_eq!(parse_version(nightly), Some(((1, 97), true, 22)));
         assert_eq!(parse_version("cargo 1.96.0\n"), None);
+    }
+
+    #[test]
+    fn pinned_versions_agree() {
+        assert_eq!(pinned("llvm").split('.').next(), Some(&*LLVM.to_string()));
+        assert_eq!(pinned("rustc").split('.').count(), 3);
+        assert!(!pinned("bpf-linker").is_empty());
     }
 
     #[test]

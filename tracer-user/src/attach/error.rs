@@ -20,8 +20,6 @@ pub struct AttachError {
 /// The reason of an [`AttachError`].
 #[derive(Debug)]
 pub enum Cause {
-    /// The binary holds no eBPF object.
-    NoObject,
     /// The template and the generated functions do not fit together; an internal error.
     Link(String),
     /// No code can be generated for the plan.
@@ -79,9 +77,6 @@ impl std::error::Error for AttachError {}
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoObject => f.write_str(
-                "this binary was built without the eBPF object: build it with `cargo xtask build`",
-            ),
             Self::Link(why) => write!(f, "the eBPF program could not be linked: {why}"),
             Self::Lower(error) => write!(f, "{error}"),
             Self::Map(kind, errno) => write!(f, "no {kind} map: {}", explain(*errno)),

@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::build::{self, Arch, Profile};
+use crate::arch::Arch;
+use crate::build::{self, Profile};
 use crate::setup::{self, Group};
 use crate::{host, vm};
 use baseline::Baseline;

@@ -25,7 +25,7 @@ use anyhow::{Context as _, Result, bail};
 
 use self::finding::Finding;
 use crate::setup::{self, Group};
-use crate::{host, toolchain};
+use crate::{ebpf, host};
 
 /// The checks that need no compiler.
 fn text_checks(root: &Path) -> Result<Vec<Finding>> {
@@ -105,6 +105,7 @@ pub(crate) fn checks(only: &[String]) -> Result<Vec<Checked>> {
     let mut checks = Checks { only: only.to_vec(), ..Checks::default() };
     checks.check("Imports and files", || none_of(&text_checks(root)?));
     checks.check("Structure", || none_of(&structure::check(root, &files::with_extension(root, "rs")?)?));
+    checks.check("eBPF objects", || ebpf::compare_digests(root));
     checks.check("Links between pages", || none_of(&links::check(root)?));
     checks.check("Book", || {
         book::build(root)?;
@@ -148,20 +149,6 @@ pub(crate) fn checks(only: &[String]) -> Result<Vec<Checked>> {
                 host::run(host::cargo().args(["fmt", "--check", "--manifest-path"]).arg(&manifest))
             });
         }
-    }
-    if let Some(rustc) = toolchain::find_ebpf()? {
-        checks.check("Clippy tracer-ebpf", || {
-            let mut clippy = rustc.clippy();
-            clippy
-                .current_dir(root.join("tracer-ebpf"))
-                .env("RUSTC_BOOTSTRAP", "1")
-                .args(["--release", "--target", "bpfel-unknown-none", "-Zbuild-std=core"])
-                // A separate directory: because of different flags, lint and build would discard each other's core.
-                .args(["--features", "log", "--target-dir"])
-                .arg(root.join("target/bpf-lint"))
-                .args(strict);
-            host::run(&mut clippy)
-        });
     }
     if checks.done.is_empty() {
         bail!("no check has one of these words in its name: {}", only.join(", "));

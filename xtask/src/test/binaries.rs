@@ -7,7 +7,8 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use super::selection::{self, Groups};
-use crate::build::{self, Arch, Profile};
+use crate::arch::Arch;
+use crate::build::{self, Profile};
 use crate::host;
 
 /// The package whose tests also run in virtual machines.
@@ -207,7 +208,6 @@ impl Built {
 
 /// Builds programs and tests for `arch`: all tests, or only the integration tests.
 pub(super) fn build(arch: Arch, profile: Profile, all: bool) -> Result<Built> {
-    build::ebpf(arch, false)?;
     host::step(format!("Building the tests ({})", arch.name()));
     let (mut cargo, _) = build::user_cargo(arch)?;
     // One command for programs and tests, so that dependencies are compiled once.

@@ -22,7 +22,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 
-use crate::build::{Arch, Profile};
+use crate::arch::Arch;
+use crate::build::Profile;
 use crate::setup::{self, Group};
 use crate::{conformance, host, lint, sources, vm};
 use binaries::{Built, TestBinary};
@@ -43,7 +44,7 @@ pub(crate) fn on_image(image: &Path, program: &str) -> Result<ExitCode> {
     setup::ensure(&[&[Group::Build, Group::Test], vm::groups(target.arch)].concat())?;
     let options = Options::of_machines(vec![program.to_owned()]);
     Groups::read(host::root())?.check(&options.program)?;
-    let built = binaries::build(target.arch, Profile::Emulated, false)?;
+    let built = binaries::build(target.arch, Profile::Dev, false)?;
     let mut section = machine::run(&target, &built, &options);
     for test in &mut section.tests {
         if let libtest::Verdict::Skipped(reason) = &test.verdict {
@@ -97,11 +98,11 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
         let programs = (!options.vm_only).then(|| scope.spawn(sources::programs));
         let fetching = scope.spawn(|| targets.iter().try_for_each(|t| vm::prepare(&t.machine())));
         let mut sections = Vec::new();
-        let profile = if targets.is_empty() { Profile::Dev } else { Profile::Emulated };
+        let profile = Profile::Dev;
         let native = binaries::build(Arch::host()?, profile, !options.vm_only && !options.integration)?;
         // Before the machines run, because the compiler then takes several times as long.
         let foreign = targets.iter().find(|target| target.arch.is_foreign());
-        let foreign = foreign.map(|target| binaries::build(target.arch, Profile::Emulated, false));
+        let foreign = foreign.map(|target| binaries::build(target.arch, Profile::Dev, false));
         if options.wants_lint() {
             sections.push(linted(lint::checks(&[])?));
         }

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail, ensure};
 
 use super::binaries::{Machine, Scope, TestProcess};
-use crate::build::Arch;
+use crate::arch::Arch;
 use crate::{conformance, vm};
 
 /// A machine's time limit in seconds: emulation is 10 to 20 times slower than the host.

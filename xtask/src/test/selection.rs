@@ -167,9 +167,10 @@ mod tests {
     fn the_harness_takes_the_arguments() {
         // The modules of this binary that have tests.
         let modules = strings(&[
-            "build",
+            "arch",
             "cli",
             "conformance",
+            "ebpf",
             "facts",
             "fuzz",
             "host",

@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use super::{cache, packages};
-use crate::build::Arch;
+use crate::arch::Arch;
 use crate::host;
 
 /// Directories of firmware and option ROMs in the packages.

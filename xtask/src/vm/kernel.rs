@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 
 use super::{cache, image, packages};
-use crate::build::Arch;
+use crate::arch::Arch;
 use crate::host;
 
 /// Drivers that the root disk and the ports need; some kernels have them built in.

@@ -27,7 +27,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::build::{self, Arch, Profile};
+use crate::arch::Arch;
+use crate::build::{self, Profile};
 use crate::host;
 use crate::setup::{self, Group};
 

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::build::Arch;
+use crate::arch::Arch;
 use crate::host;
 
 /// Held while the package lists are fetched, because two virtual machines may be prepared at once.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 
 use super::{Machine, Stream, tsc};
-use crate::build::Arch;
+use crate::arch::Arch;
 use crate::host;
 
 /// Files of one run.

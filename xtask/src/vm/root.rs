@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 use super::{cache, image, packages};
-use crate::build::Arch;
+use crate::arch::Arch;
 use crate::host;
 
 /// The requested packages; apt adds their dependencies.

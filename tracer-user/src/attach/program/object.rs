@@ -25,8 +25,12 @@ use crate::{
     sys::bpf::map::{Map, MapKind, MapSpec, flag},
 };
 
-/// The templates, built by `cargo xtask build`; empty if the binary was built without them.
-static TEMPLATES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tracer-ebpf.o"));
+/// The templates of `tracer-ebpf`, built by `cargo xtask ebpf`; the same for all architectures.
+#[cfg(not(feature = "bpf-log"))]
+static TEMPLATES: &[u8] = include_bytes!("../../../ebpf/tracer-ebpf.o");
+/// The templates that log, built by `cargo xtask build --debug`.
+#[cfg(feature = "bpf-log")]
+static TEMPLATES: &[u8] = include_bytes!(env!("TRACER_EBPF_OBJECT"));
 
 /// The functions generated for one event at one hook.
 #[derive(Debug)]
@@ -153,9 +157,6 @@ pub(in crate::attach) struct Memory<'a> {
 
 /// The templates' ELF with these functions defined in it.
 pub(super) fn linked(functions: &[Function]) -> Result<Vec<u8>, Cause> {
-    if TEMPLATES.is_empty() {
-        return Err(Cause::NoObject);
-    }
     link::link(TEMPLATES, functions).map_err(|error| Cause::Link(error.to_string()))
 }
 
