@@ -25,13 +25,10 @@ enum Verb {
     Ebpf(ebpf::Options),
     /// Build tracer and run it as root
     Run(build::RunOptions),
-    /// Run all tests, on the host and in virtual machines
+    /// Run the tests that every change passes: lint, unit tests, integration tests here and some in a virtual machine
     Test(test::Options),
     /// Check formatting, clippy, the direction of imports and the shape of files
-    Lint {
-        /// Run only the checks whose names contain one of these words, such as `structure`
-        only: Vec<String>,
-    },
+    Lint(lint::Options),
     /// Run a command as root in a virtual machine with a Debian kernel
     Vm(vm::Options),
     /// Build a small kernel with user_events, which Debian's kernels lack, for `--kernel IMAGE` of `vm`; `--test`
@@ -59,7 +56,7 @@ pub(crate) fn run() -> Result<ExitCode> {
         Verb::Ebpf(options) => ebpf::verb(&options)?,
         Verb::Run(options) => return build::run(&options),
         Verb::Test(options) => return test::verb(&options),
-        Verb::Lint { only } => lint::verb(&only)?,
+        Verb::Lint(options) => lint::verb(&options)?,
         Verb::Vm(options) => return vm::verb(&options),
         Verb::Kernel(options) => return kernel::verb(&options),
         Verb::Conformance(options) => return conformance::verb(&options),

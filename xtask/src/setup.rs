@@ -66,8 +66,6 @@ pub(crate) enum Group {
     Cross,
     /// Programs that tests use for comparison.
     Test,
-    /// The kernel's own test suite.
-    Conformance,
     /// The programs that tracer is compared with.
     Bench,
     /// Tools for a kernel build.
@@ -76,7 +74,7 @@ pub(crate) enum Group {
 
 impl Group {
     /// All groups, in installation order.
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Build,
         Self::Ebpf,
         Self::Lint,
@@ -84,7 +82,6 @@ impl Group {
         Self::Vm,
         Self::Cross,
         Self::Test,
-        Self::Conformance,
         Self::Bench,
         Self::Kernel,
     ];
@@ -164,6 +161,7 @@ fn by_function(groups: &[Group], missing: &mut Missing) -> Result<()> {
         (Group::Vm, "mke2fs", &["e2fsprogs"]),
         (Group::Vm, "depmod", &["kmod"]),
         (Group::Vm, "xz", &["xz-utils"]),
+        (Group::Vm, "strip", &["binutils"]),
         (Group::Test, "bpftool", &["bpftool"]),
         (Group::Test, "cc", &["gcc", "libc6-dev"]),
         (Group::Test, "trace-cmd", &["trace-cmd"]),
@@ -183,16 +181,6 @@ fn by_function(groups: &[Group], missing: &mut Missing) -> Result<()> {
             missing.packages.extend(*packages);
         }
     }
-    if groups.contains(&Group::Conformance) {
-        for (archive, package) in [
-            ("/usr/src/linux-source-6.12.tar.xz", "linux-source-6.12"),
-            ("/usr/src/linux-source-6.1.tar.xz", "linux-source-6.1"),
-        ] {
-            if !Path::new(archive).is_file() {
-                missing.packages.push(package);
-            }
-        }
-    }
     Ok(())
 }
 
@@ -202,8 +190,7 @@ fn look(groups: &[Group]) -> Result<Missing> {
     by_function(groups, &mut missing)?;
     missing.packages.sort_unstable();
     missing.packages.dedup();
-    let wants_arm64 = groups.contains(&Group::Cross) || groups.contains(&Group::Vm);
-    if wants_arm64 && host::arch() == "x86_64" && host::which("dpkg").is_some() {
+    if groups.contains(&Group::Cross) && host::arch() == "x86_64" && host::which("dpkg").is_some() {
         let foreign = host::output(Command::new("dpkg").arg("--print-foreign-architectures"))?;
         missing.foreign_arm64 = !foreign.lines().any(|l| l == "arm64");
     }

@@ -1,5 +1,4 @@
-//! Unpacks the kernel's sources from Debian's `linux-source` packages. The tests use the user_events programs among
-//! them.
+//! Unpacks the kernel's sources from Debian's `linux-source` packages: the kernel's own tests and samples.
 //!
 //! An installed package is used; otherwise the package is downloaded but not installed. The sources are never
 //! committed.
@@ -12,29 +11,39 @@ use anyhow::{Context as _, Result, ensure};
 use crate::arch::Arch;
 use crate::{host, vm};
 
-/// Versions that provide programs for the tests, and the path of their user_events header.
+/// Versions whose programs for user_events run on the host, and the path of their user_events header.
 const VERSIONS: [(&str, &str); 2] =
     [("6.12", "include/uapi/linux/user_events.h"), ("6.1", "include/linux/user_events.h")];
-/// The programs, relative to the top directory of a version.
-const PROGRAMS: [&str; 4] = [
+/// Tests and samples, relative to the top directory of a version.
+const TESTS: [&str; 7] = [
+    "tools/testing/selftests/ftrace",
     "tools/testing/selftests/user_events",
     "tools/testing/selftests/kselftest.h",
     "tools/testing/selftests/kselftest_harness.h",
+    "samples/trace_events",
+    "samples/trace_printk",
     "samples/user_events/example.c",
 ];
-/// Name prefix of the cache entries of [`programs`].
-const PROGRAMS_OF: &str = "kernel-tests-";
+/// Name prefix of the cache entries of [`tests_of`].
+const TESTS_OF: &str = "selftests-";
 
-/// Unpacks the programs of all versions once. Returns the directory that contains them.
+/// The kernel's tests and samples of a version, unpacked once. Their paths are those of the kernel's tree.
+pub(crate) fn tests_of(version: &str) -> Result<PathBuf> {
+    vm::cache_entry(&format!("{TESTS_OF}{version}"), |dir| {
+        host::step(format!("Unpacking the kernel's own tests of Linux {version}"));
+        let header = VERSIONS.iter().find(|(known, _)| *known == version).map(|(_, header)| *header);
+        let inside = |path: &str| format!("linux-source-{version}/{path}");
+        let paths: Vec<String> = TESTS.into_iter().chain(header).map(inside).collect();
+        unpack(version, dir, &paths)
+    })
+}
+
+/// The directory that contains the entries of [`tests_of`] for the programs of user_events, which the host's tests
+/// compile.
 pub(crate) fn programs() -> Result<PathBuf> {
     let mut parent = PathBuf::new();
-    for (version, header) in VERSIONS {
-        let dir = vm::cache_entry(&format!("{PROGRAMS_OF}{version}"), |dir| {
-            host::step(format!("Unpacking the kernel's programs of Linux {version}"));
-            let inside = |path: &&str| format!("linux-source-{version}/{path}");
-            let paths: Vec<String> = PROGRAMS.iter().chain(&[header]).map(inside).collect();
-            unpack(version, dir, &paths)
-        })?;
+    for (version, _) in VERSIONS {
+        let dir = tests_of(version)?;
         dir.parent().context("an entry lies in the cache")?.clone_into(&mut parent);
     }
     Ok(parent)

@@ -54,7 +54,7 @@ fn run(version: &Version) {
 fn unpacked(version: &Version) -> Result<Option<PathBuf>> {
     let is_there = |program: &str| Command::new(program).arg("--version").output().is_ok();
     let given = std::env::var_os("TRACER_KERNEL_PROGRAMS").map(PathBuf::from);
-    let given = given.map(|dir| dir.join(format!("kernel-tests-{}", version.name)));
+    let given = given.map(|dir| dir.join(format!("selftests-{}", version.name)));
     let archive = format!("/usr/src/linux-source-{}.tar.xz", version.name);
     let is_packed = Path::new(&archive).is_file() && is_there("xz");
     if !is_there("cc") || !(is_packed || given.as_ref().is_some_and(|dir| dir.is_dir())) {

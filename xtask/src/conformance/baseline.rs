@@ -25,6 +25,11 @@ pub(super) fn case(file: &str, in_instance: bool) -> String {
     format!("{file}{}", if in_instance { INSTANCE } else { "" })
 }
 
+/// The file of a case below `test.d`.
+pub(super) fn file(case: &str) -> &str {
+    case.strip_suffix(INSTANCE).unwrap_or(case)
+}
+
 /// The path of a machine's baseline.
 pub(super) fn path(machine: &str) -> PathBuf {
     host::root().join(DIR).join(format!("{machine}.txt"))
@@ -76,7 +81,7 @@ impl Baseline {
         files: &'a [String],
         results: &'a BTreeMap<String, String>,
     ) -> impl Iterator<Item = &'a str> {
-        let file = |case: &str| case.strip_suffix(INSTANCE).unwrap_or(case).to_owned();
+        let file = |case: &str| file(case).to_owned();
         self.0
             .keys()
             .map(String::as_str)

@@ -4,7 +4,8 @@
 //! default it tests the guest kernel's tracefs, which is the reference. With `--mirror` it tests the mirror that
 //! `tracer mount` serves in the guest, with tracefs unmounted. With `--host` it tests the mirror of `tracer exec` on
 //! this machine. All logs are in `target/conformance`. The expected result of each case on the mirror is committed
-//! ([`baseline`]). A test run takes a part of the suite ([`selection`]) and fails on any different result.
+//! ([`baseline`]). A test run takes the core of the suite or all of it ([`selection`]), and fails on any different
+//! result.
 
 mod baseline;
 mod selection;
@@ -12,7 +13,7 @@ mod selection;
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -20,9 +21,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::arch::Arch;
 use crate::build::{self, Profile};
 use crate::setup::{self, Group};
-use crate::{host, vm};
+use crate::{host, sources, vm};
 use baseline::Baseline;
-pub(crate) use selection::commits;
 
 /// The default directories, which every supported kernel passes.
 const DIRS: [&str; 5] = ["00basic", "event", "filter", "instances", "trigger"];
@@ -49,9 +49,9 @@ pub(crate) struct Options {
     /// Save the results as the expected ones (tests/conformance)
     #[arg(long)]
     bless: bool,
-    /// Run only the core and this slice of the other cases, as a test run does
-    #[arg(long, value_name = "NUMBER", conflicts_with = "tests")]
-    slice: Option<usize>,
+    /// Run only the core, as `cargo xtask test` does
+    #[arg(long, conflicts_with = "tests")]
+    core: bool,
     /// Directories or files below the suite's test.d (default: 00basic event filter instances trigger)
     tests: Vec<String>,
 }
@@ -103,39 +103,24 @@ fn is_bad(result: &str) -> bool {
     !matches!(result, "PASS" | "XFAIL" | "UNRESOLVED" | "UNSUPPORTED" | "UNTESTED")
 }
 
-/// The archive with the sources of a kernel version.
-fn archive(version: &str) -> Result<PathBuf> {
-    let archive = PathBuf::from(format!("/usr/src/linux-source-{version}.tar.xz"));
-    if !archive.is_file() {
-        bail!("{} is not here: apt-get install linux-source-{version}", archive.display());
-    }
-    Ok(archive)
-}
-
 /// The suite of a kernel version, unpacked once into the cache.
 fn suite(version: &str) -> Result<PathBuf> {
-    let archive = archive(version)?;
-    vm::cache_entry(&format!("ftracetest-{version}"), |dir| {
-        host::step(format!("Unpacking the test suite of Linux {version}"));
-        let inside = format!("linux-source-{version}/{SUITE}");
-        let mut tar = Command::new("tar");
-        tar.arg("-xJf").arg(&archive).arg("-C").arg(dir).args(["--strip-components=5", &inside]);
-        host::output(&mut tar).map(drop)
-    })
+    Ok(sources::tests_of(version)?.join(SUITE))
 }
 
 /// Runs the verb `conformance`.
 pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
-    setup::ensure(&[Group::Vm, Group::Conformance][usize::from(options.host)..])?;
-    if options.mirror {
-        setup::ensure(vm::groups(options.machine.arch))?;
-    }
+    setup::ensure(match (options.host, options.mirror) {
+        (true, _) => &[Group::Build, Group::Test],
+        (false, true) => vm::groups(options.machine.arch),
+        (false, false) => &[Group::Vm],
+    })?;
     let machine = &options.machine;
     let suite = suite(&machine.version)?;
-    let tests = match options.slice {
-        Some(slice) => selection::of_slice(&selection::in_scope(&suite)?, slice),
-        None if options.tests.is_empty() => DIRS.map(str::to_owned).to_vec(),
-        None => options.tests.clone(),
+    let tests = match (options.core, options.tests.is_empty()) {
+        (true, _) => selection::core(),
+        (false, true) => DIRS.map(str::to_owned).to_vec(),
+        (false, false) => options.tests.clone(),
     };
     for test in &tests {
         if !suite.join("test.d").join(test).exists() {
@@ -225,33 +210,38 @@ fn files(suite: &Path, tests: &[String]) -> Result<Vec<String>> {
     Ok(selection::in_scope(suite)?.into_iter().filter(is_meant).collect())
 }
 
-/// The part of the suite that a test run executes on the mirror in a machine; the title names the part.
+/// The part of the suite that a test run executes on the mirror in a machine.
+#[derive(Debug, Clone)]
 pub(crate) struct Part {
     machine: vm::Machine,
     suite: PathBuf,
+    /// Files below `test.d`.
     tests: Vec<String>,
-    slice: usize,
 }
 
 impl Part {
-    /// The part for the current commit.
-    pub(crate) fn of_commit(machine: vm::Machine) -> Result<Self> {
-        let (suite, slice) = (suite(&machine.version)?, selection::slice()?);
-        let tests = selection::of_slice(&selection::in_scope(&suite)?, slice);
-        Ok(Self { machine, suite, tests, slice })
+    /// The cases that every run takes.
+    pub(crate) fn core(machine: vm::Machine) -> Result<Self> {
+        Ok(Self { suite: suite(&machine.version)?, tests: selection::core(), machine })
     }
 
-    /// The part's title.
-    pub(crate) fn title(&self) -> String {
-        let Self { machine, slice, .. } = self;
-        format!("{} suite, slice {slice}", machine.version)
+    /// All cases in scope.
+    pub(crate) fn whole(machine: vm::Machine) -> Result<Self> {
+        let suite = suite(&machine.version)?;
+        Ok(Self { tests: selection::in_scope(&suite)?, suite, machine })
+    }
+
+    /// Only the files of these cases.
+    pub(crate) fn only(&self, cases: &[&str]) -> Self {
+        let is_wanted = |file: &&String| cases.iter().any(|case| baseline::file(case) == *file);
+        Self { tests: self.tests.iter().filter(is_wanted).cloned().collect(), ..self.clone() }
     }
 
     /// Runs the part with this `tracer`.
     pub(crate) fn run(&self, tracer: PathBuf) -> Result<Vec<Checked>> {
         let whose = format!("{}-{}-mirror", self.machine.version, self.machine.arch.name());
         let known = Baseline::read(&baseline::path(&whose))?.context("no baseline is committed")?;
-        let logs = logs(&format!("{whose}-slice"))?;
+        let logs = logs(&format!("{whose}-test"))?;
         let run = in_machine(&self.machine, &self.suite, &self.tests, Some(tracer), false, &logs)?;
         Ok(check(&known, &self.tests, &run.by_case(&self.suite)?))
     }
@@ -288,7 +278,7 @@ fn in_machine(
     payload.extend(mirror.map(|tracer| (tracer, Path::new(vm::BIN).join("tracer"))));
     if modules {
         script.insert_str(0, MODULES);
-        for module in vm::samples::get(machine, &archive(&machine.version)?)? {
+        for module in vm::samples::get(machine)? {
             let name = module.file_name().context("a module's name")?.to_owned();
             payload.push((module, Path::new("modules").join(name)));
         }

@@ -1,13 +1,8 @@
-//! The cases of the suite that a test run takes: always the core, and one slice of the others.
-//!
-//! The number of commits determines the slice. A commit therefore always runs the same cases, and a series of commits
-//! runs all of them.
+//! The cases of the suite that a test run takes: the core, or all in scope.
 
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-
-use crate::host;
 
 /// Directories of `test.d` that cover the functions of `tracer`.
 const IN_SCOPE: [&str; 8] =
@@ -29,9 +24,6 @@ const CORE: [&str; 14] = [
     "trigger/trigger-filter.tc",
     "trigger/trigger-hist.tc",
 ];
-/// Number of slices into which all other cases are divided.
-pub(super) const SLICES: usize = 8;
-
 /// The files of `test.d` in scope, sorted.
 pub(super) fn in_scope(suite: &Path) -> Result<Vec<String>> {
     let mut files = Vec::new();
@@ -48,27 +40,9 @@ pub(super) fn in_scope(suite: &Path) -> Result<Vec<String>> {
     Ok(files)
 }
 
-/// The core and one slice of the others.
-pub(super) fn of_slice(all: &[String], slice: usize) -> Vec<String> {
-    let is_core = |file: &&String| CORE.contains(&file.as_str());
-    let others = all.iter().filter(|file| !is_core(file)).skip(slice % SLICES).step_by(SLICES);
-    all.iter().filter(is_core).chain(others).cloned().collect()
-}
-
-/// The slice of the current commit.
-pub(super) fn slice() -> Result<usize> {
-    Ok(commits()? % SLICES)
-}
-
-/// The number of commits up to the current one, by which runs choose their slices; 0 in a tree without history.
-pub(crate) fn commits() -> Result<usize> {
-    match host::output(host::git(host::root()).args(["rev-list", "--count", "HEAD"])) {
-        Ok(count) => Ok(count.trim().parse::<usize>().context("the number of commits")?),
-        Err(error) => {
-            eprintln!("warning: no git repository, so slice 0: {error:#}");
-            Ok(0)
-        }
-    }
+/// The cases of the core.
+pub(super) fn core() -> Vec<String> {
+    CORE.map(str::to_owned).into()
 }
 
 #[cfg(test)]
@@ -76,17 +50,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_slices_together_are_all_cases() {
-        let mut all: Vec<String> = (0..40).map(|n| format!("event/{n:02}.tc")).collect();
-        all.extend(CORE.map(str::to_owned));
-        all.sort();
-        let mut seen = std::collections::BTreeSet::new();
-        for slice in 0..SLICES {
-            let taken = of_slice(&all, slice);
-            assert!(CORE.iter().all(|core| taken.contains(&(*core).to_owned())));
-            assert_eq!(taken.len(), CORE.len() + 40 / SLICES);
-            seen.extend(taken);
+    fn the_core_is_in_scope() {
+        let dir = |case: &str| case.rsplit_once('/').unwrap().0.to_owned();
+        let covered: Vec<String> = CORE.iter().map(|case| dir(case)).collect();
+        for scope in IN_SCOPE {
+            assert!(covered.iter().any(|dir| dir == scope), "{scope}");
         }
-        assert_eq!(seen.into_iter().collect::<Vec<_>>(), all);
+        assert!(covered.iter().all(|dir| IN_SCOPE.contains(&dir.as_str())));
     }
 }

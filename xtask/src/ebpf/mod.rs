@@ -81,10 +81,8 @@ const PRODUCTS: [&Product; 2] = [&TEMPLATES, &EMITTER];
 impl Product {
     /// The checked-in object for `arch`, relative to the tree's root.
     fn object(&self, arch: Arch) -> PathBuf {
-        match self.by_arch {
-            true => format!("{}-{}.o", self.file, arch.name()).into(),
-            false => format!("{}.o", self.file).into(),
-        }
+        let suffix = if self.by_arch { format!("-{}", arch.name()) } else { String::new() };
+        format!("{}{suffix}.o", self.file).into()
     }
 
     /// The file of the digests, relative to the tree's root.
@@ -244,15 +242,12 @@ fn without_hash(symbol: &str) -> Option<String> {
             underscore == "_" && name.starts_with(|c: char| c.is_ascii_digit())
         };
         short.push_str(before);
-        match end.filter(is_hash) {
-            Some(end) => {
-                short.push('C');
-                rest = &hash[end + 1..];
-            }
-            None => {
-                short.push_str("Cs");
-                rest = &hash[2..];
-            }
+        if let Some(end) = end.filter(is_hash) {
+            short.push('C');
+            rest = &hash[end + 1..];
+        } else {
+            short.push_str("Cs");
+            rest = &hash[2..];
         }
     }
     let short = format!("_R{short}{rest}");

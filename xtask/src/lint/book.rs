@@ -19,7 +19,8 @@ const SUMMARY: &str = "SUMMARY.md";
 /// Builds the book.
 pub(super) fn build(root: &Path) -> Result<()> {
     ensure!(root.join("book.toml").is_file(), "there is no book.toml");
-    let mdbook = host::cargo_program("mdbook").context("mdbook is not here: run `cargo xtask setup lint`")?;
+    let mdbook =
+        host::cargo_program("mdbook").context("mdbook is not here: run `cargo xtask setup audit`")?;
     host::run(Command::new(mdbook).current_dir(root).args(["build", "-d", "target/book"]))
 }
 

@@ -1,7 +1,9 @@
 //! `cargo xtask lint`: formatting, clippy, the direction of imports, the shape of files, their structure,
 //! spelling, dependencies and the unit file.
 //!
-//! All checks run even if one fails, fast ones first, so that one run shows all findings.
+//! The fast checks come first. `--all` adds the checks whose tools are compiled here, and only `--online` asks another
+//! host than a package registry. The verb runs all checks even if one fails, so that one run shows all findings. A test
+//! run ends after the first failure.
 
 mod book;
 mod commits;
@@ -62,18 +64,53 @@ pub(crate) struct Checked {
     pub(crate) time: Duration,
 }
 
+/// The checks of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Checks of texts, which take seconds.
+    Text,
+    /// Checks that compile.
+    Compiled,
+    /// Checks with tools that are compiled here; with `online`, advisories are fetched from another host.
+    Audit { online: bool },
+}
+
+impl Kind {
+    /// The setup group that the checks need beside [`Group::Build`].
+    pub(crate) fn group(self) -> Group {
+        match self {
+            Self::Text | Self::Compiled => Group::Lint,
+            Self::Audit { .. } => Group::Audit,
+        }
+    }
+
+    /// Runs its checks.
+    fn run(self, checks: &mut Checks) {
+        let root = host::root();
+        match self {
+            Self::Text => text(checks, root),
+            Self::Compiled => compiled(checks),
+            Self::Audit { online } => audit(checks, root, online),
+        }
+    }
+}
+
 /// Runs checks one after the other and collects their results.
 #[derive(Default)]
 struct Checks {
     /// Words that select checks: a name must contain one of them. Empty for all checks.
     only: Vec<String>,
+    /// Whether the first failure ends the run.
+    stops: bool,
     done: Vec<Checked>,
 }
 
 impl Checks {
     fn is_wanted(&self, what: &str) -> bool {
         let name = what.to_lowercase();
-        self.only.is_empty() || self.only.iter().any(|word| name.contains(&word.to_lowercase()))
+        let has_failed = || self.done.iter().any(|check| check.wrong.is_some());
+        (self.only.is_empty() || self.only.iter().any(|word| name.contains(&word.to_lowercase())))
+            && !(self.stops && has_failed())
     }
 
     fn check(&mut self, what: &str, run: impl FnOnce() -> Result<()>) {
@@ -98,35 +135,32 @@ impl Checks {
     }
 }
 
-/// Runs the checks whose names contain one of the words `only`, or all checks if there are no words.
-pub(crate) fn checks(only: &[String]) -> Result<Vec<Checked>> {
-    setup::ensure(&[Group::Build, Group::Lint])?;
-    let root = host::root();
-    let mut checks = Checks { only: only.to_vec(), ..Checks::default() };
+/// Checks that need no compiler.
+fn text(checks: &mut Checks, root: &Path) {
     checks.check("Imports and files", || none_of(&text_checks(root)?));
     checks.check("Structure", || none_of(&structure::check(root, &files::with_extension(root, "rs")?)?));
-    checks.check("eBPF objects", || ebpf::compare_digests(root));
+    checks.check("Digests of eBPF sources", || ebpf::compare_digests(root));
     checks.check("Links between pages", || none_of(&links::check(root)?));
-    checks.check("Book", || {
-        book::build(root)?;
-        none_of(&book::unlisted(root)?)
-    });
+    checks.check("Pages of the book", || none_of(&book::unlisted(root)?));
     checks.check("Spelling", || {
         host::run(Command::new("codespell").current_dir(root))
             .context("correct the words, or add those that are right to .codespell-words")
     });
     checks.check_or_skip("Subjects of commits", || commits::check(root));
     checks.check("Unit file", || unit::check(root));
-    checks.check("Licences, duplicates and sources of dependencies", || supply::licences(root));
-    checks.check_or_skip("Advisories about dependencies", || {
-        Ok(match supply::advisories(root)? {
-            supply::Advisories::None => None,
-            supply::Advisories::Unknown(why) => Some(why),
-        })
-    });
     checks.check("Rust version of dependencies", rust_version::dependencies);
-    let strict = ["--", "-D", "warnings"];
     checks.check("Formatting", || host::run(host::cargo().args(["fmt", "--all", "--check"])));
+    for apart in ["tracer-ebpf", "tests/emitter", "tests/fuzz"] {
+        let manifest = root.join(apart).join("Cargo.toml");
+        checks.check(&format!("Formatting {apart}"), || {
+            host::run(host::cargo().args(["fmt", "--check", "--manifest-path"]).arg(&manifest))
+        });
+    }
+}
+
+/// Checks that compile the workspace.
+fn compiled(checks: &mut Checks) {
+    let strict = ["--", "-D", "warnings"];
     checks.check("Clippy", || {
         let mut clippy = host::cargo();
         host::run(clippy.args(["clippy", "--workspace", "--all-targets", "--keep-going"]).args(strict))
@@ -141,24 +175,57 @@ pub(crate) fn checks(only: &[String]) -> Result<Vec<Checked>> {
         let mut doc = host::cargo();
         host::run(doc.args(["doc", "-p", "tracer-user", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"))
     });
+}
+
+/// Checks of dependencies and of the book.
+fn audit(checks: &mut Checks, root: &Path, online: bool) {
+    checks.check("Book", || book::build(root));
+    checks.check("Licences, duplicates and sources of dependencies", || supply::licences(root));
+    checks.check_or_skip("Advisories about dependencies", || {
+        Ok(match supply::advisories(root, online)? {
+            supply::Advisories::None => None,
+            supply::Advisories::Unknown(why) => Some(why),
+        })
+    });
     checks.check_or_skip("Compiling with the oldest Rust", || rust_version::compile(root));
-    for apart in ["tracer-ebpf", "tests/fuzz"] {
-        let manifest = root.join(apart).join("Cargo.toml");
-        if manifest.is_file() {
-            checks.check(&format!("Formatting {apart}"), || {
-                host::run(host::cargo().args(["fmt", "--check", "--manifest-path"]).arg(&manifest))
-            });
-        }
+}
+
+/// Runs the checks of these kinds until the first failure.
+pub(crate) fn until_failure(kinds: &[Kind]) -> Vec<Checked> {
+    let mut checks = Checks { stops: true, ..Checks::default() };
+    for kind in kinds {
+        kind.run(&mut checks);
     }
-    if checks.done.is_empty() {
-        bail!("no check has one of these words in its name: {}", only.join(", "));
-    }
-    Ok(checks.done)
+    checks.done
+}
+
+/// Options of `cargo xtask lint`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Check the book, and licences, duplicates and sources of dependencies too
+    #[arg(long)]
+    all: bool,
+    /// With --all: fetch advisories about dependencies from github.com
+    #[arg(long, requires = "all")]
+    online: bool,
+    /// Run only the checks whose names contain one of these words, such as `structure`
+    only: Vec<String>,
 }
 
 /// Runs the verb `lint`.
-pub(crate) fn verb(only: &[String]) -> Result<()> {
-    let checks = checks(only)?;
+pub(crate) fn verb(options: &Options) -> Result<()> {
+    let mut kinds = vec![Kind::Text, Kind::Compiled];
+    kinds.extend(options.all.then_some(Kind::Audit { online: options.online }));
+    let groups: Vec<Group> = kinds.iter().map(|kind| kind.group()).collect();
+    setup::ensure(&[&[Group::Build], &groups[..]].concat())?;
+    let mut checks = Checks { only: options.only.clone(), ..Checks::default() };
+    for kind in kinds {
+        kind.run(&mut checks);
+    }
+    let checks = checks.done;
+    if checks.is_empty() {
+        bail!("no check has one of these words in its name: {}", options.only.join(", "));
+    }
     let failed: Vec<&str> =
         checks.iter().filter(|check| check.wrong.is_some()).map(|check| &*check.what).collect();
     if !failed.is_empty() {
@@ -194,5 +261,14 @@ mod tests {
         checks.check("Structure", || Ok(()));
         checks.check("Spelling", || bail!("it must not run"));
         assert_eq!(checks.done.len(), 1);
+    }
+
+    #[test]
+    fn a_failure_can_end_the_run() {
+        let mut checks = Checks { stops: true, ..Checks::default() };
+        checks.check("one", || Ok(()));
+        checks.check("two", || bail!("no"));
+        checks.check("three", || Ok(()));
+        assert_eq!(checks.done.iter().map(|check| &*check.what).collect::<Vec<_>>(), ["one", "two"]);
     }
 }

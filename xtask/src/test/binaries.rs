@@ -14,104 +14,6 @@ use crate::host;
 /// The package whose tests also run in virtual machines.
 const INTEGRATION: &str = "tracer-tests";
 
-/// Modules that test only parsers with generated inputs. Whole runs execute them only on the host, because they take
-/// minutes on an emulated machine.
-const NOT_OF_KERNEL: &[&str] = &["record::render_frozen", "trust::hostile_input"];
-
-/// Modules whose results hardly depend on the kernel. The host runs them. Each of the two machines of a complete run executes
-/// a different sixth of them. The sixths change every second commit. Neighbours take about the same time.
-const IN_TURN: &[&str] = &[
-    "events::records",
-    "events::chains",
-    "events::triggers",
-    "mirror::readers",
-    "trust::user",
-    "trust::files",
-    "hist::counts",
-    "events::trigger_differential",
-    "hist::differential",
-    "hist::variables",
-    "trust::privileges",
-    "events::synth",
-    "hist::mirror",
-    "trust::stuck_owner",
-    "mirror::effects",
-    "events::trigger_hist",
-];
-
-/// Modules of files, commands, the daemon and the languages, whose results do not depend on the architecture either. They
-/// take such turns in the native machines.
-const IN_TURN_NATIVE: &[&str] = &[
-    "mirror::control",
-    "mirror::restore",
-    "trust::deadlines",
-    "hist::cli",
-    "language::filter",
-    "record::cli",
-    "mirror::docs",
-    "mirror::exec",
-    "mirror::tree",
-    "mirror::owner",
-    "mirror::soak",
-    "user::actions",
-    "trust::mounts",
-    "trust::output",
-    "trust::end",
-    "language::define",
-    "language::synth",
-    "mirror::differential",
-];
-
-/// Modules that depend on the kernel and take a minute or more on an emulated machine. Each of the two machines of a whole
-/// run executes half of them, and the other half two commits later. Neighbours take about the same time.
-const IN_HALVES: &[&str] = &[
-    "probes::kernel",
-    "events::hooks",
-    "user::events",
-    "record::verifier",
-    "language::hist",
-    "mirror::unread",
-    "probes::files",
-    "record::differential",
-    "record::filters",
-    "record::raw",
-    "record::kernel_facts",
-    "probes::symbols",
-    "probes::values",
-    "user::programs",
-    "user::differential",
-];
-
-/// The modules of a whole run in a machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scope {
-    /// All modules that concern kernels.
-    Whole,
-    /// Those of [`IN_TURN`], [`IN_TURN_NATIVE`] and [`IN_HALVES`] whose turn it is, and all others that concern kernels.
-    Turn {
-        /// Number of commits.
-        commits: usize,
-        machine: Machine,
-    },
-}
-
-/// A machine that takes turns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Machine {
-    /// The native one with the older kernel.
-    Older,
-    /// The native one with the kernel of the suite.
-    Newer,
-    Foreign,
-}
-
-impl Machine {
-    /// The two machines of a whole run: the newer native one always, and one of the others by turns.
-    pub(super) fn of_commit(commits: usize) -> [Self; 2] {
-        [Self::Newer, if commits.is_multiple_of(2) { Self::Foreign } else { Self::Older }]
-    }
-}
-
 /// A test binary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TestBinary {
@@ -150,29 +52,6 @@ impl TestProcess<'_> {
     pub(super) fn name(&self) -> String {
         let target = &self.binary.target;
         self.module.map_or_else(|| target.clone(), |module| format!("{target}::{module}"))
-    }
-
-    /// Whether a whole run executes it in a machine.
-    pub(super) fn is_in(&self, scope: Scope) -> bool {
-        let name = &*self.name();
-        let place = |list: &[&str]| list.iter().position(|module| *module == name);
-        let is_wanted = match scope {
-            Scope::Whole => true,
-            Scope::Turn { commits, machine } => {
-                // Two commits in a row have different machines beside the newer one, and the same turns.
-                let round = commits / 2;
-                let newer = machine == Machine::Newer;
-                let sixth = |place: usize| (place + round) % 6 == if newer { 0 } else { 3 };
-                let half = |place: usize| (place + round).is_multiple_of(2) == newer;
-                match (place(IN_TURN), place(IN_TURN_NATIVE), place(IN_HALVES)) {
-                    (Some(place), _, _) => sixth(place),
-                    (_, Some(place), _) => machine != Machine::Foreign && sixth(place),
-                    (_, _, Some(place)) => half(place),
-                    (None, None, None) => true,
-                }
-            }
-        };
-        is_wanted && !NOT_OF_KERNEL.contains(&name)
     }
 
     /// Arguments of the test harness that select its tests whose names contain one of `words`; all of them without
@@ -291,13 +170,5 @@ mod tests {
             |binary: &TestBinary| binary.processes().iter().map(TestProcess::name).collect::<Vec<_>>();
         assert_eq!(names(&built.tests[0]), ["record::raw", "record::workload"]);
         assert_eq!(names(&built.tests[1]), ["tracer_tests"]);
-    }
-
-    #[test]
-    fn names_in_the_lists_are_known() {
-        let groups = Groups::read(host::root()).unwrap();
-        for name in NOT_OF_KERNEL.iter().chain(IN_TURN).chain(IN_TURN_NATIVE).chain(IN_HALVES) {
-            assert!(groups.has(name), "{name}");
-        }
     }
 }

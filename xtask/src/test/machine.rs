@@ -5,41 +5,112 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow};
 
 use super::binaries::{Built, TestBinary};
-use super::libtest::{self, Suite};
+use super::libtest::{self, Ended, Suite, Verdict};
 use super::options::{Options, Target};
-use super::report::{self, Section};
+use super::report::{self, Kind, Section};
+use super::rerun;
 use crate::{host, vm};
 
 /// A machine runs every 13th of the generated test cases. The number is prime, so that no kind of case is always
 /// omitted. The host runs all of them.
 const MACHINE_PART: u32 = 13;
+/// Number of fresh machines that continue for machines whose guests died.
+const FRESH: usize = 2;
 /// Prefixes of the lines with which the guest's script separates the test processes.
 const BEGIN: &str = "@@ begin ";
 const END: &str = "@@ end ";
 
-/// Runs the selected tests on a machine. A machine that fails counts as a failed test.
+/// A process of a test binary in the guest.
+#[derive(Debug, Clone)]
+struct Process<'a> {
+    /// Its name in the output, which begins with the group's name.
+    name: String,
+    binary: &'a TestBinary,
+    /// Arguments of the test harness.
+    arguments: Vec<String>,
+}
+
+/// The processes of the selected tests.
+fn selected<'a>(built: &'a Built, options: &Options) -> Vec<Process<'a>> {
+    let processes = built.tests.iter().flat_map(TestBinary::processes);
+    let wanted = processes.filter(|process| options.wants_in_machine(process));
+    let process = |process: super::binaries::TestProcess<'a>| Process {
+        name: process.name(),
+        binary: process.binary,
+        arguments: options.scope().arguments(&process, &options.filter),
+    };
+    wanted.map(process).collect()
+}
+
+/// Runs the selected tests on a machine. Failed tests then run again, each alone, in a fresh machine. A machine that
+/// fails counts as a failed test.
 pub(super) fn run(target: &Target, built: &Built, options: &Options) -> Section {
     let start = Instant::now();
-    let title = target.title();
-    host::step(format!("Testing: {title}"));
-    match run_job(target, &title, built, options) {
-        Ok(tests) => Section { title, machine: target.list(), tests, time: start.elapsed() },
-        Err(error) => failed(target, &error, start.elapsed()),
+    host::step(format!("Testing: {}", target.title()));
+    let processes = selected(built, options);
+    let tests = run_and_rerun(target, built, &processes);
+    if tests.is_empty() && !options.is_part() {
+        return failed(target, &anyhow!("no test ran there"), start.elapsed());
     }
+    Section { tests, time: start.elapsed(), ..section(target) }
+}
+
+/// A section for a machine, without tests.
+fn section(target: &Target) -> Section {
+    let kind = Kind::Machine(target.version.clone() + "-" + target.arch.name());
+    Section { title: target.title(), kind, machine: target.list(), ..Section::default() }
 }
 
 /// The section of a machine that could not run its tests.
 pub(super) fn failed(target: &Target, error: &anyhow::Error, time: Duration) -> Section {
-    let verdict = libtest::Verdict::Failed(format!("{error:#}"));
-    Section { title: target.title(), machine: target.list(), tests: vec![no_machine(verdict, time)], time }
+    let tests = vec![no_machine(Verdict::Failed(format!("{error:#}")), time)];
+    Section { tests, time, ..section(target) }
 }
 
 /// The result for a machine that could not run its tests.
-fn no_machine(verdict: libtest::Verdict, time: Duration) -> libtest::Ended {
-    libtest::Ended { binary: "machine".to_owned(), name: "(the machine)".to_owned(), verdict, time }
+fn no_machine(verdict: Verdict, time: Duration) -> Ended {
+    Ended { binary: "machine".to_owned(), name: "(the machine)".to_owned(), verdict, time }
+}
+
+/// Runs processes in a machine, then the failed tests in fresh ones.
+fn run_and_rerun(target: &Target, built: &Built, processes: &[Process<'_>]) -> Vec<Ended> {
+    let (mut tests, cut_off) = run_in_machines(target, built, processes);
+    for _ in 0..rerun::TIMES {
+        // After the death of a process, some of its tests did not run.
+        let again: Vec<Process<'_>> = tests
+            .iter()
+            .filter(|test| rerun::is_wanted(test))
+            .filter_map(|test| Some((test, processes.iter().find(|process| process.has(test))?)))
+            .filter(|(_, process)| !cut_off.contains(&process.name))
+            .map(|(test, process)| Process {
+                name: format!("{}::{}", test.binary, test.name),
+                binary: process.binary,
+                arguments: vec!["--exact".to_owned(), test.name.clone()],
+            })
+            .collect();
+        if again.is_empty() {
+            break;
+        }
+        host::step(format!("Testing again: {} tests on {}", again.len(), target.title()));
+        let (ended, _) = run_in_machines(target, built, &again);
+        for test in tests.iter_mut().filter(|test| rerun::is_wanted(test)) {
+            rerun::judge(test, &ended);
+        }
+        tests.extend(ended.into_iter().filter(|test| test.binary == "machine"));
+    }
+    tests
+}
+
+impl Process<'_> {
+    /// Whether it runs this test.
+    fn has(&self, test: &Ended) -> bool {
+        let module = test.name.split("::").next().unwrap_or_default();
+        let is_module = self.name == format!("{}::{module}", test.binary);
+        self.binary.target == test.binary && (self.name == test.binary || is_module)
+    }
 }
 
 /// The guest path of a host path: the tree has the same path there.
@@ -61,21 +132,18 @@ fn script(runs: &[(String, Command)]) -> String {
     text
 }
 
-/// The job that runs the selected integration tests of `built` on the machine, without those that whole runs omit
-/// there and those that are `done`.
-fn job(target: &Target, built: &Built, options: &Options, done: &[String]) -> Result<vm::Job> {
-    let (root, scope) = (host::root(), options.scope(target)?);
-    let processes = built.tests.iter().flat_map(TestBinary::processes);
+/// The job that runs processes one after the other.
+fn job(built: &Built, processes: &[Process<'_>]) -> vm::Job {
+    let root = host::root();
     let mut payload: Vec<(PathBuf, PathBuf)> = vec![(root.join("tests"), PathBuf::from("tests"))];
     let mut runs = Vec::new();
-    let processes = processes.filter(|process| !done.contains(&process.name()));
-    for process in processes.filter(|p| options.wants_in_machine(p, scope)) {
+    for process in processes {
         let (path, inside) = (&process.binary.path, in_guest(&process.binary.path));
         let mut command = Command::new(root.join(&inside));
-        command.args(libtest::OPTIONS).arg("--test-threads=1").args(process.arguments(&options.filter));
-        runs.push((process.name(), command));
+        command.args(libtest::OPTIONS).arg("--test-threads=1").args(&process.arguments);
+        runs.push((process.name.clone(), command));
         // The modules of a group share their binary.
-        if payload.last().is_none_or(|(last, _)| last != path) {
+        if payload.iter().all(|(other, _)| other != path) {
             payload.push((path.clone(), inside));
         }
     }
@@ -91,47 +159,50 @@ fn job(target: &Target, built: &Built, options: &Options, done: &[String]) -> Re
             env.push(("TRACER_BIN".to_owned(), root.join(in_guest(program)).to_string_lossy().into_owned()));
         }
     }
-    Ok(vm::Job { command, env, payload, modules: vec!["fuse".to_owned()], keep: Vec::new() })
+    vm::Job { command, env, payload, modules: vec!["fuse".to_owned()], keep: Vec::new() }
 }
 
-/// Runs the job. If the guest's kernel crashes, the processes that did not end run in a second machine, and the crash
-/// counts as a flaky test. QEMU's emulation probably crashed one: after a `cmpxchg16b` in the kernel's allocator, the
-/// flags held bits of another register.
-fn run_job(target: &Target, title: &str, built: &Built, options: &Options) -> Result<Vec<libtest::Ended>> {
-    let mut guest = Guest { title, ..Guest::default() };
-    let first = run_in(&mut guest, target, built, options);
-    let outcome = match first {
-        Err(error) if error.is::<vm::GuestDied>() && !guest.ended.is_empty() => {
-            host::step(format!("{title}: {error:#}\n{title}: the other tests run in a new machine"));
-            guest.current = None;
-            guest.tests.push(no_machine(libtest::Verdict::Flaky(format!("{error:#}")), Duration::ZERO));
-            run_in(&mut guest, target, built, options)
+/// Runs processes in a machine. Returns the results, and the names of the processes that did not end by themselves.
+///
+/// If the guest's kernel crashes, the processes that did not end run in a fresh machine,
+/// and the crash counts as a flaky test. QEMU's emulation probably crashed some: after a `cmpxchg16b` in the kernel's
+/// allocator, the flags held bits of another register.
+fn run_in_machines(target: &Target, built: &Built, processes: &[Process<'_>]) -> (Vec<Ended>, Vec<String>) {
+    let title = target.title();
+    let mut guest = Guest { title: &title, ..Guest::default() };
+    let mut fresh = 0;
+    let outcome = loop {
+        let left: Vec<Process<'_>> =
+            processes.iter().filter(|process| !guest.ended.contains(&process.name)).cloned().collect();
+        match run_in(&mut guest, target, &job(built, &left)) {
+            Err(error) if error.is::<vm::GuestDied>() && fresh < FRESH => {
+                host::step(format!("{title}: {error:#}\n{title}: a fresh machine continues"));
+                guest.current = None;
+                guest.tests.push(no_machine(Verdict::Flaky(format!("{error:#}")), Duration::ZERO));
+                fresh += 1;
+            }
+            ended => break ended,
         }
-        first => first,
     };
-    let outcome = match outcome {
-        Ok(outcome) => outcome,
+    match outcome {
+        Ok(outcome) => {
+            let (release, boot) = (&outcome.release, outcome.boot.as_secs_f64());
+            host::step(format!("{title}: Linux {release} booted in {boot:.1} s"));
+            guest.finish("did not end")
+        }
         Err(error) => {
             // Reports the tests that ran before. The end of the machine is an additional failure.
-            let mut tests = guest.finish("was cut off");
-            let verdict = libtest::Verdict::Failed(format!("{error:#}"));
-            tests.push(no_machine(verdict, Duration::ZERO));
-            return Ok(tests);
+            let (mut tests, cut_off) = guest.finish("was cut off");
+            tests.push(no_machine(Verdict::Failed(format!("{error:#}")), Duration::ZERO));
+            (tests, cut_off)
         }
-    };
-    host::step(format!("{title}: Linux {} booted in {:.1} s", outcome.release, outcome.boot.as_secs_f64()));
-    let tests = guest.finish("did not end");
-    if tests.is_empty() && !options.is_part() {
-        bail!("no test ran there; the script ended with {}", outcome.code);
     }
-    Ok(tests)
 }
 
-/// Runs the processes that did not end yet in a machine.
-fn run_in(guest: &mut Guest<'_>, target: &Target, built: &Built, options: &Options) -> Result<vm::Outcome> {
+/// Runs a job in a machine.
+fn run_in(guest: &mut Guest<'_>, target: &Target, job: &vm::Job) -> Result<vm::Outcome> {
     let mut pending = Vec::new();
-    let job = job(target, built, options, &guest.ended)?;
-    vm::run(&target.machine(), &job, &mut |stream, bytes| {
+    vm::run(&target.machine(), job, &mut |stream, bytes| {
         if stream == vm::Stream::Out {
             pending.extend_from_slice(bytes);
             while let Some(end) = pending.iter().position(|b| *b == b'\n') {
@@ -152,7 +223,9 @@ struct Guest<'a> {
     current: Option<(String, Suite)>,
     /// The names of the processes that ended.
     ended: Vec<String>,
-    tests: Vec<libtest::Ended>,
+    /// Those among them that did not run all their tests.
+    cut_off: Vec<String>,
+    tests: Vec<Ended>,
 }
 
 impl Guest<'_> {
@@ -170,28 +243,30 @@ impl Guest<'_> {
     fn end(&mut self, how: &str) {
         if let Some((name, suite)) = self.current.take() {
             let group = name.split("::").next().unwrap_or_default();
+            if !suite.is_complete() {
+                self.cut_off.push(name.clone());
+            }
             self.tests.extend(suite.finish(&name, group, how));
             self.ended.push(name);
         }
     }
 
-    fn finish(mut self, how: &str) -> Vec<libtest::Ended> {
+    fn finish(mut self, how: &str) -> (Vec<Ended>, Vec<String>) {
         self.end(how);
-        self.tests
+        (self.tests, self.cut_off)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test::libtest::Verdict;
-    use crate::test::options::parse_target;
 
     #[test]
     fn the_guests_script_runs_every_module_with_all_options() {
         let built = Built::of(&[("a", &["one", "two"]), ("b", &[])]);
-        let target = parse_target("6.12-x86_64").unwrap();
-        let job = job(&target, &built, &Options::default_for_tests(), &[]).unwrap();
+        let options = Options { all: true, ..Options::default_for_tests() };
+        let processes = selected(&built, &options);
+        let job = job(&built, &processes);
         assert_eq!(job.command[..2], ["sh", "-c"]);
         let options = libtest::OPTIONS.join(" ");
         let path = |name: &str| host::root().join(vm::BIN).join(name).display().to_string();
@@ -205,10 +280,16 @@ mod tests {
             ]
         );
         assert_eq!(job.payload.len(), 3, "the tests' files and two binaries");
-        let rest =
-            super::job(&target, &built, &Options::default_for_tests(), &["a::one".to_owned()]).unwrap();
-        let rest: Vec<&str> = rest.command[2].lines().skip(2).collect();
-        assert_eq!(rest, lines[1..], "without a process that ended");
+        let test = |binary: &str, name: &str| Ended {
+            binary: binary.into(),
+            name: name.into(),
+            verdict: Verdict::Passed,
+            time: Duration::ZERO,
+        };
+        let has = |test: &Ended| processes.iter().map(|process| process.has(test)).collect::<Vec<_>>();
+        assert_eq!(has(&test("a", "two::below::x")), [false, true, false]);
+        assert_eq!(has(&test("a", "(a::two)")), [false, false, false]);
+        assert_eq!(has(&test("b", "x")), [false, false, true]);
         let mut echo = Command::new("echo");
         echo.arg("a word");
         let runs = [("x::y".to_owned(), echo), ("z".to_owned(), Command::new("false"))];
@@ -231,7 +312,8 @@ mod tests {
         ] {
             guest.line(line);
         }
-        let tests = guest.finish("was cut off");
+        let (tests, cut_off) = guest.finish("was cut off");
+        assert_eq!(cut_off, ["b::y"]);
         assert_eq!(tests[0].verdict, Verdict::Passed);
         assert_eq!((tests[0].binary.as_str(), tests[1].binary.as_str()), ("a", "b"));
         assert_eq!(tests[1].verdict, Verdict::Failed("b::y was cut off while this ran".into()));

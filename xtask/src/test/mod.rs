@@ -1,16 +1,22 @@
 //! `cargo xtask test`: lint, unit tests, and the integration tests on the host and in virtual machines.
 //!
+//! Without options it is what every change passes: the lint, all tests on the host, and a core of the integration tests
+//! and of the kernel's own suite in a machine ([`scope`]). Cheap steps come first, and a step of the lint or of the unit
+//! tests that fails ends the run. `--all` runs everything in all machines.
+//!
 //! The verb runs test binaries directly instead of through cargo. Host and guests therefore use the same binaries,
 //! the same report and the same way to skip. Each module of an integration test runs in a separate process
-//! ([`selection`]). While the host's tests build and run, the machines' kernels and roots are fetched. Then three
-//! machines run at a time, because a test waits for a third of its time.
+//! ([`selection`]). While the host's tests build and run, the machines' kernels and roots are fetched. At most one
+//! machine for each CPU runs at a time, because an emulated machine keeps a CPU busy.
 
 mod binaries;
+mod gate;
 mod libtest;
 mod machine;
 mod options;
 mod report;
 mod rerun;
+mod scope;
 mod selection;
 mod skips;
 
@@ -25,17 +31,15 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use crate::arch::Arch;
 use crate::build::Profile;
 use crate::setup::{self, Group};
-use crate::{conformance, host, lint, sources, vm};
+use crate::{conformance, ebpf, host, lint, sources, vm};
 use binaries::{Built, TestBinary};
 use libtest::Suite;
 use options::{MACHINE_TIMEOUT, SUITE_OF, Target, parse_target};
-use report::Section;
+use report::{Kind, Section};
+use scope::Scope;
 use selection::Groups;
 
 pub(crate) use options::Options;
-
-/// Number of machines that run at once.
-const MACHINES_AT_ONCE: usize = 3;
 
 /// Runs a group of integration tests, or a module of one, in a machine with this kernel image. A skipped test counts
 /// as failed there, because the kernel was built for the test.
@@ -57,8 +61,13 @@ pub(crate) fn on_image(image: &Path, program: &str) -> Result<ExitCode> {
     Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Runs checks of the lint as tests, until the first failure.
+fn linted(title: &str, kinds: &[lint::Kind]) -> Section {
+    of_checks(title, lint::until_failure(kinds))
+}
+
 /// The results of the lint, as tests.
-fn linted(checks: Vec<lint::Checked>) -> Section {
+fn of_checks(title: &str, checks: Vec<lint::Checked>) -> Section {
     let time = checks.iter().map(|check| check.time).sum();
     let ended = |check: lint::Checked| libtest::Ended {
         binary: "lint".to_owned(),
@@ -71,16 +80,55 @@ fn linted(checks: Vec<lint::Checked>) -> Section {
         time: check.time,
     };
     Section {
-        title: "lint".to_owned(),
+        title: title.to_owned(),
+        kind: Kind::Lint,
+        machine: Some(skips::LINT.to_owned()),
         tests: checks.into_iter().map(ended).collect(),
         time,
-        ..Section::default()
     }
+}
+
+/// Builds the checked-in eBPF objects and compares them, as a test.
+fn rebuilt() -> Section {
+    let start = Instant::now();
+    let wrong = ebpf::check_or_write(true).err().map(|error| format!("{error:#}"));
+    let what = "eBPF objects".to_owned();
+    of_checks("eBPF objects", vec![lint::Checked { what, wrong, skipped: None, time: start.elapsed() }])
 }
 
 /// Runs the verb `test`.
 pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
-    Groups::read(host::root())?.check(&options.program)?;
+    let root = host::root();
+    if options.was_green {
+        println!("{}", gate::was_green(root)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    Groups::read(root)?.check(&options.program)?;
+    // A change while the tests run must not count as tested.
+    let checkout =
+        gate::Checkout::of(root).inspect_err(|error| eprintln!("warning: no commit: {error:#}")).ok();
+    if options.is_gate() {
+        gate::forget(root)?;
+    }
+    let mut sections = run(options)?;
+    // A run that ended early lacks tests that the host's list names, and the core in a machine those of its list.
+    let has_host = sections.iter().any(|section| section.kind == Kind::Host && section.title != UNIT_TESTS);
+    let is_whole = |section: &Section| {
+        !options.is_part()
+            && if section.kind == Kind::Host { has_host } else { options.scope() == Scope::Whole }
+    };
+    let said = skips::judge(root, &mut sections, is_whole)?;
+    let (text, fine) = report::summary(&sections);
+    if let Some(checkout) = checkout.filter(|_| fine && options.is_gate()) {
+        gate::write(root, &checkout, &sections, host::elapsed())?;
+    }
+    let minutes = host::elapsed().as_secs().div_ceil(60);
+    print!("{said}in {minutes} minutes with the builds\n{text}");
+    Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs the steps of a run. It ends early if a check of the lint or a unit test fails.
+fn run(options: &Options) -> Result<Vec<Section>> {
     let targets = options.targets()?;
     let mut groups = vec![Group::Build, Group::Test];
     for target in &targets {
@@ -89,46 +137,63 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     if options.wants_lint() {
         groups.push(Group::Lint);
     }
-    if options.wants_suite(&targets) {
-        groups.push(Group::Conformance);
+    if options.all {
+        groups.extend([Group::Audit, Group::Ebpf]);
     }
     setup::ensure(&groups)?;
-    let mut sections = std::thread::scope(|scope| -> Result<Vec<Section>> {
+    let mut sections = vec![Section::step("tools", host::elapsed())];
+    std::thread::scope(|scope| {
         // One thread prepares all machines, because apt allows only one run at a time.
         let programs = (!options.vm_only).then(|| scope.spawn(sources::programs));
         let fetching = scope.spawn(|| targets.iter().try_for_each(|t| vm::prepare(&t.machine())));
-        let mut sections = Vec::new();
-        let profile = Profile::Dev;
-        let native = binaries::build(Arch::host()?, profile, !options.vm_only && !options.integration)?;
-        // Before the machines run, because the compiler then takes several times as long.
-        let foreign = targets.iter().find(|target| target.arch.is_foreign());
-        let foreign = foreign.map(|target| binaries::build(target.arch, Profile::Dev, false));
         if options.wants_lint() {
-            sections.push(linted(lint::checks(&[])?));
+            for (title, kind) in
+                [("lint of texts", lint::Kind::Text), ("lint that compiles", lint::Kind::Compiled)]
+            {
+                sections.push(linted(title, &[kind]));
+                if sections.last().is_some_and(Section::has_failed) {
+                    return Ok(sections);
+                }
+            }
         }
+        let start = Instant::now();
+        let native = binaries::build(Arch::host()?, Profile::Dev, !options.vm_only && !options.integration)?;
+        sections.push(Section::step("building the tests", start.elapsed()));
+        let programs = programs.map(|thread| {
+            let unpacked = thread.join().unwrap_or_else(|_| Err(anyhow!("unpacking them panicked")));
+            // A test that needs the programs reports that they are missing.
+            unpacked.inspect_err(|error| eprintln!("warning: the kernel's programs: {error:#}")).ok()
+        });
         if !options.vm_only {
-            let programs = programs.map(|thread| {
-                let unpacked = thread.join().unwrap_or_else(|_| Err(anyhow!("unpacking them panicked")));
-                // A test that needs the programs reports that they are missing.
-                unpacked.inspect_err(|error| eprintln!("warning: the kernel's programs: {error:#}")).ok()
-            });
-            let programs = programs.flatten();
-            sections.extend(on_host(&native, programs.as_deref(), options)?);
+            sections.extend(on_host(&native, programs.flatten().as_deref(), options)?);
+            if sections.iter().any(|section| section.title == UNIT_TESTS && section.has_failed()) {
+                return Ok(sections);
+            }
         }
         fetching.join().map_err(|_| anyhow!("fetching the machines panicked"))??;
-        let suite = options
-            .wants_suite(&targets)
-            .then(|| conformance::Part::of_commit(suite_machine()))
-            .transpose()?;
+        // Before the machines run, because the compiler then takes several times as long.
+        let start = Instant::now();
+        let foreign = targets.iter().find(|target| target.arch.is_foreign());
+        let foreign = foreign.map(|target| binaries::build(target.arch, Profile::Dev, false));
+        if foreign.is_some() {
+            sections.push(Section::step("building for another architecture", start.elapsed()));
+        }
+        let suite = options.wants_suite().then(|| match options.scope() {
+            Scope::Core => conformance::Part::core(suite_machine()),
+            Scope::Whole => conformance::Part::whole(suite_machine()),
+        });
+        let suite = suite.transpose()?;
         sections.extend(on_machines(&targets, suite.as_ref(), &native, foreign.as_ref(), options));
+        if options.all {
+            sections.push(linted("audit", &[lint::Kind::Audit { online: false }]));
+            sections.push(rebuilt());
+        }
         Ok(sections)
-    })?;
-    let said = skips::judge(host::root(), &mut sections, !options.is_part())?;
-    let (text, fine) = report::summary(&sections);
-    print!("{said}{text}");
-    println!("in {} minutes with the builds", host::elapsed().as_secs().div_ceil(60));
-    Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    })
 }
+
+/// Title of the unit tests.
+const UNIT_TESTS: &str = "host, unit tests";
 
 /// Runs unit tests, then integration tests, on the host. Failed integration tests then run again, alone.
 fn on_host(built: &Built, programs: Option<&Path>, options: &Options) -> Result<Vec<Section>> {
@@ -139,14 +204,14 @@ fn on_host(built: &Built, programs: Option<&Path>, options: &Options) -> Result<
     // The first two numbers: 6.18 of 6.18.5-generic.
     let series: Vec<&str> = release.trim().splitn(3, ['.', '-']).take(2).collect();
     let machine = Some(format!("host-{}", series.join(".")));
-    let parts = [(false, "host, unit tests".to_owned()), (true, format!("host {}", release.trim()))];
+    let parts = [(false, UNIT_TESTS.to_owned()), (true, format!("host {}", release.trim()))];
     for (integration, title) in parts {
         if options.integration && !integration {
             continue;
         }
         host::step(format!("Testing: {title}"));
         let start = Instant::now();
-        let mut section = Section { title, machine: machine.clone(), ..Section::default() };
+        let mut section = Section { title, kind: Kind::Host, machine: machine.clone(), ..Section::default() };
         let binaries = built.tests.iter().filter(|binary| binary.integration == integration);
         for process in binaries.flat_map(TestBinary::processes).filter(|process| options.wants(process)) {
             let here =
@@ -164,7 +229,12 @@ fn on_host(built: &Built, programs: Option<&Path>, options: &Options) -> Result<
             section.tests.extend(tests);
         }
         section.time = start.elapsed();
+        let has_failed = section.has_failed();
         sections.push(section);
+        // The end of a run of all tests: unit tests are cheap, and do not fail by chance.
+        if has_failed && !integration && !options.is_part() {
+            return Ok(sections);
+        }
     }
     for (section, place, binary) in rerun {
         let (start, section) = (Instant::now(), &mut sections[section]);
@@ -212,8 +282,8 @@ impl HostProcess<'_> {
     }
 }
 
-/// Runs the integration tests on all machines, [`MACHINES_AT_ONCE`] at a time. A machine that fails counts as a
-/// failed test, and so does one whose tests do not build. The suite comes last.
+/// Runs the integration tests on all machines, one for each CPU at a time. A machine that fails counts as a failed
+/// test, and so does one whose tests do not build. The suite comes last.
 fn on_machines(
     targets: &[Target],
     suite: Option<&conformance::Part>,
@@ -224,7 +294,8 @@ fn on_machines(
     let todo = Mutex::new(targets.iter().map(Work::Tests).chain(suite.map(Work::Suite)));
     let done = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
-        for _ in 0..MACHINES_AT_ONCE.min(targets.len() + usize::from(suite.is_some())) {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        for _ in 0..cpus.min(targets.len() + usize::from(suite.is_some())) {
             scope.spawn(|| {
                 loop {
                     let next = todo.lock().unwrap_or_else(PoisonError::into_inner).next();
@@ -260,22 +331,52 @@ fn suite_machine() -> vm::Machine {
     vm::Machine { timeout: MACHINE_TIMEOUT, ..vm::Machine::of(SUITE_OF, Arch::X86_64) }
 }
 
-/// Runs the kernel's own suite on the mirror, with each case as a test.
+/// Runs the kernel's own suite on the mirror, with each case as a test. Failed cases run again in a fresh machine.
 fn conform(part: &conformance::Part, built: &Built) -> Section {
     let start = Instant::now();
-    let title = part.title();
+    let title = format!("{SUITE_OF} suite");
     host::step(format!("Testing: {title}"));
     let tracer = built.programs.iter().find(|p| p.file_name().is_some_and(|name| name == "tracer"));
-    let ran = tracer.context("no tracer was built").and_then(|tracer| part.run(tracer.clone()));
-    let ended = |name: String, wrong: Option<String>| {
-        let verdict = wrong.map_or(libtest::Verdict::Passed, libtest::Verdict::Failed);
-        libtest::Ended { binary: "ftracetest".to_owned(), name, verdict, time: Duration::ZERO }
-    };
-    let tests = match ran {
-        Ok(cases) => cases.into_iter().map(|case| ended(case.case, case.wrong)).collect(),
-        Err(error) => vec![ended("(the machine)".to_owned(), Some(format!("{error:#}")))],
-    };
-    Section { title, machine: None, tests, time: start.elapsed() }
+    let (mut tests, mut machines) = (Vec::<libtest::Ended>::new(), Vec::new());
+    for run in 0..=rerun::TIMES {
+        let failed: Vec<&str> =
+            tests.iter().filter(|test| rerun::is_wanted(test)).map(|test| &*test.name).collect();
+        if !tests.is_empty() && failed.is_empty() {
+            break;
+        }
+        let again = (!tests.is_empty()).then(|| part.only(&failed));
+        let ran = tracer.context("no tracer was built");
+        match ran.and_then(|tracer| again.as_ref().unwrap_or(part).run(tracer.clone())) {
+            Ok(cases) if tests.is_empty() => tests = cases.into_iter().map(ended).collect(),
+            Ok(cases) => {
+                let cases: Vec<libtest::Ended> = cases.into_iter().map(ended).collect();
+                for test in &mut tests {
+                    rerun::judge(test, &cases);
+                }
+            }
+            Err(error) => {
+                let why = format!("{error:#}");
+                host::step(format!("{title}: {why}"));
+                let is_last = run == rerun::TIMES || !error.is::<vm::GuestDied>();
+                let verdict = if is_last { libtest::Verdict::Failed } else { libtest::Verdict::Flaky };
+                machines.push(of_suite("(the machine)".to_owned(), verdict(why)));
+                if is_last {
+                    break;
+                }
+            }
+        }
+    }
+    tests.extend(machines);
+    Section { title, kind: Kind::Suite, machine: None, tests, time: start.elapsed() }
+}
+
+/// A case of the suite as a test.
+fn ended(case: conformance::Checked) -> libtest::Ended {
+    of_suite(case.case, case.wrong.map_or(libtest::Verdict::Passed, libtest::Verdict::Failed))
+}
+
+fn of_suite(name: String, verdict: libtest::Verdict) -> libtest::Ended {
+    libtest::Ended { binary: "ftracetest".to_owned(), name, verdict, time: Duration::ZERO }
 }
 
 #[cfg(test)]
@@ -294,9 +395,9 @@ mod tests {
             skipped: None,
             time: Duration::from_secs(1),
         };
-        let section = linted(vec![check("a", None), check("b", Some("no"))]);
+        let section = of_checks("lint", vec![check("a", None), check("b", Some("no"))]);
         assert_eq!(section.time, Duration::from_secs(2));
         assert!(!report::summary(&[section]).1);
-        assert!(report::summary(&[linted(vec![check("a", None)])]).1);
+        assert!(report::summary(&[of_checks("lint", vec![check("a", None)])]).1);
     }
 }

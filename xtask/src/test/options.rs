@@ -2,9 +2,10 @@
 
 use anyhow::{Result, bail, ensure};
 
-use super::binaries::{Machine, Scope, TestProcess};
+use super::binaries::TestProcess;
+use super::scope::Scope;
 use crate::arch::Arch;
-use crate::{conformance, vm};
+use crate::vm;
 
 /// A machine's time limit in seconds: emulation is 10 to 20 times slower than the host.
 pub(super) const MACHINE_TIMEOUT: u64 = 3300;
@@ -26,16 +27,6 @@ impl Target {
     /// Name of its list of skipped tests; `None` for an image's path.
     pub(super) fn list(&self) -> Option<String> {
         (!self.version.contains('/')).then(|| format!("{}-{}", self.version, self.arch.name()))
-    }
-
-    /// Its place among the machines that take turns; `None` for a kernel that was built for a test, which has a path.
-    fn place(&self) -> Option<Machine> {
-        match (&*self.version, self.arch.is_foreign()) {
-            (version, _) if version.contains('/') => None,
-            (_, true) => Some(Machine::Foreign),
-            (SUITE_OF, false) => Some(Machine::Newer),
-            _ => Some(Machine::Older),
-        }
     }
 
     pub(super) fn machine(&self) -> vm::Machine {
@@ -63,18 +54,22 @@ pub(super) fn parse_target(text: &str) -> Result<Target> {
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Options {
-    /// Run no virtual machines
+    /// Run no virtual machine
     #[arg(long)]
     pub(super) host_only: bool,
     /// Run nothing on the host
     #[arg(long, conflicts_with = "host_only")]
     pub(super) vm_only: bool,
-    /// Run these machines, such as 6.1,6.12,6.12-aarch64 (the default for a part of the tests), or an image's path
+    /// Run all integration tests in these machines, such as 6.1,6.12,6.12-aarch64 or an image's path. By default a core
+    /// of them runs in one machine
     #[arg(long, value_delimiter = ',', value_parser = parse_target, value_name = "VERSION[-ARCH]")]
     pub(super) vm: Vec<Target>,
-    /// Run all modules in all three machines. By default a complete run uses two of them, and modules take turns there
+    /// Run everything: all tests in all machines, the kernel's whole suite, and the checks of `lint --all`
     #[arg(long, conflicts_with = "host_only")]
     pub(super) all: bool,
+    /// Run nothing. Succeed if this commit passed `cargo xtask test`, and the tree has no changes
+    #[arg(long, exclusive = true)]
+    pub(super) was_green: bool,
     /// Run only the integration tests, and no lint
     #[arg(long)]
     pub(super) integration: bool,
@@ -93,6 +88,7 @@ impl Options {
             vm_only: true,
             vm: Vec::new(),
             all: false,
+            was_green: false,
             integration: true,
             program,
             filter: Vec::new(),
@@ -102,6 +98,16 @@ impl Options {
     /// Whether the lint runs; a partial run omits it.
     pub(super) fn wants_lint(&self) -> bool {
         !self.vm_only && !self.integration && !self.is_part()
+    }
+
+    /// Whether this is the run that every change passes, without any option.
+    pub(super) fn is_gate(&self) -> bool {
+        !self.host_only
+            && !self.vm_only
+            && !self.all
+            && !self.integration
+            && self.vm.is_empty()
+            && !self.is_part()
     }
 
     /// Whether only some of the tests are selected.
@@ -115,16 +121,17 @@ impl Options {
         self.program.is_empty() || process.binary.integration && self.program.iter().any(is_it)
     }
 
-    /// Whether a process runs in a machine. A process that whole runs omit there runs only if it is named.
-    pub(super) fn wants_in_machine(&self, process: &TestProcess, scope: Scope) -> bool {
+    /// Whether a process runs in a machine. A process outside the scope runs only if it is named.
+    pub(super) fn wants_in_machine(&self, process: &TestProcess) -> bool {
         let is_named = !self.filter.is_empty() || self.program.contains(&process.name());
-        process.binary.integration && self.wants(process) && (is_named || process.is_in(scope))
+        process.binary.integration && self.wants(process) && (is_named || self.scope().has(process))
     }
 
-    /// Whether the kernel's own suite runs. It needs a native machine with the kernel [`SUITE_OF`].
-    pub(super) fn wants_suite(&self, targets: &[Target]) -> bool {
-        let has = targets.iter().any(|t| t.version == SUITE_OF && !t.arch.is_foreign());
-        has && !self.is_part() && !self.integration
+    /// Whether the kernel's own suite runs: its core beside the core of the tests, or all of it.
+    pub(super) fn wants_suite(&self) -> bool {
+        // Its results are known for x86-64 only.
+        let is_native = !Arch::X86_64.is_foreign();
+        is_native && !self.host_only && !self.is_part() && !self.integration && self.vm.is_empty()
     }
 
     /// The machines of the run.
@@ -135,25 +142,19 @@ impl Options {
         if !self.vm.is_empty() {
             return Ok(self.vm.clone());
         }
-        let all = machines()?;
-        if self.all || self.is_part() {
-            return Ok(all);
+        match self.scope() {
+            Scope::Core => Ok(vec![parse_target(SUITE_OF)?]),
+            Scope::Whole => machines(),
         }
-        let of_commit = Machine::of_commit(conformance::commits()?);
-        let is_in_turn = |target: &Target| target.place().is_some_and(|place| of_commit.contains(&place));
-        Ok(all.into_iter().filter(is_in_turn).collect())
     }
 
-    /// The modules that a machine executes unless they are named.
-    pub(super) fn scope(&self, target: &Target) -> Result<Scope> {
-        match target.place() {
-            Some(machine) if !self.all => Ok(Scope::Turn { commits: conformance::commits()?, machine }),
-            _ => Ok(Scope::Whole),
-        }
+    /// The tests that a machine executes unless they are named.
+    pub(super) fn scope(&self) -> Scope {
+        if self.all || self.is_part() || !self.vm.is_empty() { Scope::Whole } else { Scope::Core }
     }
 }
 
-/// The machines that are tested by default.
+/// The machines of a run of all tests.
 pub(super) fn machines() -> Result<Vec<Target>> {
     ["6.1-x86_64", "6.12-x86_64", "6.12-aarch64"].into_iter().map(parse_target).collect()
 }
@@ -166,6 +167,7 @@ impl Options {
             vm_only: false,
             vm: Vec::new(),
             all: false,
+            was_green: false,
             integration: false,
             program: Vec::new(),
             filter: Vec::new(),
@@ -190,57 +192,45 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_run_has_two_machines() {
+    fn a_run_without_options_has_the_core_of_one_machine() {
         let of = |options: &Options| {
             options.targets().unwrap().iter().map(|target| target.list().unwrap()).collect::<Vec<_>>()
         };
-        let whole = Options::of_machines(Vec::new());
-        assert_eq!(of(&whole).len(), 2);
-        assert!(of(&whole).contains(&"6.12-x86_64".to_owned()));
+        let gate = Options { host_only: false, ..Options::default_for_tests() };
+        assert!(gate.is_gate() && gate.wants_lint() && gate.wants_suite());
+        assert_eq!((gate.scope(), of(&gate).len()), (Scope::Core, 1));
         let all = ["6.1-x86_64", "6.12-x86_64", "6.12-aarch64"];
-        assert_eq!(of(&Options { all: true, ..Options::of_machines(Vec::new()) }), all);
-        assert_eq!(of(&Options::of_machines(vec!["api".to_owned()])), all);
-        let target = parse_target("6.12-aarch64").unwrap();
-        assert_ne!(whole.scope(&target).unwrap(), Scope::Whole);
-        let all = Options { all: true, ..Options::of_machines(Vec::new()) };
-        assert_eq!(all.scope(&target).unwrap(), Scope::Whole);
+        let whole = Options { all: true, host_only: false, ..Options::default_for_tests() };
+        assert!(!whole.is_gate() && whole.wants_suite());
+        assert_eq!((whole.scope(), of(&whole)), (Scope::Whole, all.map(str::to_owned).to_vec()));
+        let part = Options::of_machines(vec!["api".to_owned()]);
+        assert!(!part.is_gate() && !part.wants_suite());
+        assert_eq!((part.scope(), of(&part)), (Scope::Whole, all.map(str::to_owned).to_vec()));
+        let named = Options { vm: vec![parse_target("6.1").unwrap()], ..Options::of_machines(Vec::new()) };
+        assert_eq!((named.scope(), of(&named)), (Scope::Whole, vec!["6.1-x86_64".to_owned()]));
+        assert!(!Options::default_for_tests().is_gate(), "--host-only");
     }
 
     #[test]
     fn groups_and_modules_are_selected() {
         let trust = ["deadlines", "hostile_input", "user"];
         let built = Built::of(&[("trust", &trust), ("probes", &["kernel"]), ("api", &["bpf"])]);
-        let names = |program: &[&str], scope: Option<Scope>| {
+        let names = |program: &[&str], in_machine: bool| {
             let program = program.iter().map(|name| (*name).to_owned()).collect();
-            let options = Options { program, ..Options::default_for_tests() };
+            let options = Options { all: true, program, ..Options::default_for_tests() };
             let processes: Vec<_> = built.tests.iter().flat_map(TestBinary::processes).collect();
-            let wanted = |p: &&TestProcess| {
-                scope.map_or_else(|| options.wants(p), |scope| options.wants_in_machine(p, scope))
-            };
+            let wanted =
+                |p: &&TestProcess| if in_machine { options.wants_in_machine(p) } else { options.wants(p) };
             processes.iter().filter(wanted).map(TestProcess::name).collect::<Vec<_>>()
         };
         let all = ["trust::deadlines", "trust::hostile_input", "trust::user", "probes::kernel", "api::bpf"];
-        assert_eq!(names(&[], None), all);
-        assert_eq!(names(&["trust"], None), ["trust::deadlines", "trust::hostile_input", "trust::user"]);
-        assert_eq!(names(&["trust::deadlines", "api"], None), ["trust::deadlines", "api::bpf"]);
-        // Processes that whole runs omit there must be named.
-        for program in [&[][..], &["trust", "probes", "api"]] {
-            // How often each machine runs a module in twelve runs.
-            let runs = |name: &str| {
-                [Machine::Older, Machine::Newer, Machine::Foreign].map(|machine| {
-                    let commits = (0..12).filter(|commits| Machine::of_commit(*commits).contains(&machine));
-                    let turns = commits.map(|commits| Scope::Turn { commits, machine });
-                    turns.filter(|turn| names(program, Some(*turn)).iter().any(|one| one == name)).count()
-                })
-            };
-            assert_eq!(runs("trust::user"), [1, 2, 1]);
-            assert_eq!(runs("trust::deadlines"), [1, 2, 0]);
-            assert_eq!(runs("probes::kernel"), [3, 6, 3]);
-            assert_eq!(runs("api::bpf"), [6, 12, 6]);
-            let in_machines = ["trust::deadlines", "trust::user", "probes::kernel", "api::bpf"];
-            assert_eq!(names(program, Some(Scope::Whole)), in_machines);
-        }
-        assert_eq!(names(&["trust::hostile_input"], Some(Scope::Whole)), ["trust::hostile_input"]);
+        assert_eq!(names(&[], false), all);
+        assert_eq!(names(&["trust"], false), ["trust::deadlines", "trust::hostile_input", "trust::user"]);
+        assert_eq!(names(&["trust::deadlines", "api"], false), ["trust::deadlines", "api::bpf"]);
+        // A module that does not concern the kernel must be named.
+        let in_machines = ["trust::deadlines", "trust::user", "probes::kernel", "api::bpf"];
+        assert_eq!(names(&[], true), in_machines);
+        assert_eq!(names(&["trust::hostile_input"], true), ["trust::hostile_input"]);
         let unit = TestBinary { integration: false, ..built.tests[1].clone() };
         let options = Options { program: vec!["api".to_owned()], ..Options::default_for_tests() };
         assert!(!options.wants(&unit.processes()[0]));

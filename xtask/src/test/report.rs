@@ -11,11 +11,28 @@ const SLOW: Duration = Duration::from_secs(10);
 /// Number of the last lines of a failed test's output that are shown at once; the final report shows all of them.
 const LAST_LINES: usize = 30;
 
-/// The tests of one machine, or of one part of the run on the host.
+/// The kind of a section, which determines the command that repeats one of its tests.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A step without tests, such as a build.
+    #[default]
+    Step,
+    /// Checks of the lint.
+    Lint,
+    /// Unit and integration tests on the host.
+    Host,
+    /// Integration tests in the machine of this name.
+    Machine(String),
+    /// Cases of the kernel's own suite.
+    Suite,
+}
+
+/// The tests of one machine, or of one part of the run on the host; or a step without tests.
 #[derive(Debug, Default)]
 pub(super) struct Section {
     /// Title, such as the machine.
     pub(super) title: String,
+    pub(super) kind: Kind,
     /// Name of the list of skipped tests, if there is one.
     pub(super) machine: Option<String>,
     pub(super) tests: Vec<Ended>,
@@ -24,6 +41,35 @@ pub(super) struct Section {
 }
 
 impl Section {
+    /// A step without tests that took this long.
+    pub(super) fn step(title: &str, time: Duration) -> Self {
+        Self { title: title.to_owned(), time, ..Self::default() }
+    }
+
+    /// The command that runs only this test.
+    fn command(&self, test: &Ended) -> String {
+        let Ended { binary, name, .. } = test;
+        let program =
+            || name.split_once("::").map_or(binary.clone(), |(module, _)| format!("{binary}::{module}"));
+        let last = name.rsplit("::").next().unwrap_or_default();
+        match &self.kind {
+            Kind::Step => String::new(),
+            Kind::Lint => format!("./x lint '{}'", name.to_lowercase()),
+            Kind::Host => format!("./x test --host-only {last}"),
+            Kind::Machine(machine) => {
+                format!("./x test --vm-only --vm {machine} --program {} {last}", program())
+            }
+            Kind::Suite => {
+                format!("./x conformance --mirror {}", name.split(' ').next().unwrap_or_default())
+            }
+        }
+    }
+
+    /// Whether a test failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed() > 0
+    }
+
     fn count(&self, is: impl Fn(&Verdict) -> bool) -> usize {
         self.tests.iter().filter(|t| is(&t.verdict)).count()
     }
@@ -73,11 +119,37 @@ pub(super) fn take_line(line: &str, title: &str, show: bool, suite: &mut Suite) 
     }
     suite.take(event);
 }
+
+/// Numbers of tests of a run. Flaky tests count as passed too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Totals {
+    pub(super) passed: usize,
+    pub(super) failed: usize,
+    pub(super) skipped: usize,
+    pub(super) flaky: usize,
+}
+
+impl Totals {
+    pub(super) fn of(sections: &[Section]) -> Self {
+        let total = |count: fn(&Section) -> usize| sections.iter().map(count).sum::<usize>();
+        Self {
+            passed: total(Section::passed),
+            failed: total(Section::failed),
+            skipped: total(Section::skipped),
+            flaky: total(Section::flaky),
+        }
+    }
+}
+
 /// The end of the report, and whether no test failed.
 pub(super) fn summary(sections: &[Section]) -> (String, bool) {
     let mut text = String::new();
     let _ = writeln!(text, "\n{:28} {:>7} {:>7} {:>7} {:>9}", "", "passed", "failed", "skipped", "seconds");
     for s in sections {
+        if s.kind == Kind::Step {
+            let _ = writeln!(text, "{:28} {:>33.1}", s.title, s.time.as_secs_f64());
+            continue;
+        }
         let (p, f, k) = (s.passed(), s.failed(), s.skipped());
         let _ = writeln!(text, "{:28} {p:>7} {f:>7} {k:>7} {:>9.1}", s.title, s.time.as_secs_f64());
     }
@@ -104,14 +176,15 @@ pub(super) fn summary(sections: &[Section]) -> (String, bool) {
             };
             let _ = writeln!(text, "\n---- {}: {} ----\n{}", section.title, test.name, output.trim_end());
             let _ = writeln!(names, "{word} on {}: {}", section.title, test.name);
+            if word == "failed" {
+                let _ = writeln!(names, "    to repeat it: {}", section.command(test));
+            }
         }
     }
     if !names.is_empty() {
         let _ = write!(text, "\n{names}");
     }
-    let total = |count: fn(&Section) -> usize| sections.iter().map(count).sum::<usize>();
-    let (passed, failed, skipped) = (total(Section::passed), total(Section::failed), total(Section::skipped));
-    let flaky = total(Section::flaky);
+    let Totals { passed, failed, skipped, flaky } = Totals::of(sections);
     if flaky > 0 {
         let judged = if flaky > MOST_FLAKY { "too many" } else { "counted as passed" };
         let _ = writeln!(text, "\n{flaky} flaky, {judged}: at most {MOST_FLAKY} may be");
@@ -140,6 +213,7 @@ mod tests {
     fn the_summary_ends_with_the_totals() {
         let good = Section {
             title: "host".into(),
+            kind: Kind::Host,
             tests: vec![test("a", Verdict::Passed), test("b", Verdict::Skipped("no BTF".into()))],
             time: Duration::from_secs(2),
             ..Section::default()
@@ -150,20 +224,30 @@ mod tests {
         assert!(text.ends_with("\n1 passed, 0 failed, 1 skipped\n"), "{text}");
         let bad = Section {
             title: "6.1 x86_64".into(),
-            tests: vec![test("c", Verdict::Failed("assertion\n".into()))],
+            kind: Kind::Machine("6.1-x86_64".into()),
+            tests: vec![test("m::c", Verdict::Failed("assertion\n".into()))],
             ..Section::default()
         };
-        let (text, fine) = summary(&[good, bad]);
+        let (text, fine) = summary(&[Section::step("build", Duration::from_secs(90)), good, bad]);
         assert!(!fine);
-        assert!(text.contains("---- 6.1 x86_64: c ----\nassertion\n"), "{text}");
-        assert!(text.ends_with("\nfailed on 6.1 x86_64: c\n\n1 passed, 1 failed, 1 skipped\n"), "{text}");
+        let build = text.lines().find(|line| line.starts_with("build")).unwrap();
+        assert!(build.ends_with(" 90.0") && build.len() == 62, "{text}");
+        assert!(text.contains("---- 6.1 x86_64: m::c ----\nassertion\n"), "{text}");
+        let end = "\nfailed on 6.1 x86_64: m::c\n    to repeat it: ./x test --vm-only --vm 6.1-x86_64 --program t::m c\n\n\
+                   1 passed, 1 failed, 1 skipped\n";
+        assert!(text.ends_with(end), "{text}");
     }
 
     #[test]
     fn flaky_tests_count_as_passed_up_to_a_limit() {
         let flaky = |count: usize| {
             let one = test("c", Verdict::Flaky("too slow".into()));
-            summary(&[Section { title: "host".into(), tests: vec![one; count], ..Section::default() }])
+            summary(&[Section {
+                title: "host".into(),
+                kind: Kind::Host,
+                tests: vec![one; count],
+                ..Section::default()
+            }])
         };
         let (text, fine) = flaky(MOST_FLAKY);
         assert!(fine);

@@ -88,6 +88,17 @@ impl Groups {
         }
     }
 
+    /// Whether a test `GROUP::MODULE::TEST` is in the sources of its module.
+    #[cfg(test)]
+    pub(super) fn has_test(&self, root: &Path, name: &str) -> bool {
+        let Some((module, test)) = name.rsplit_once("::") else { return false };
+        let folder = root.join(TESTS).join(module.replace("::", "/"));
+        let text = [folder.with_extension("rs"), folder.join("mod.rs")]
+            .iter()
+            .find_map(|file| std::fs::read_to_string(file).ok());
+        self.has(module) && text.is_some_and(|text| text.contains(&format!("fn {test}()")))
+    }
+
     /// Checks the names that a command line selects. The error lists the known names.
     pub(super) fn check(&self, selected: &[String]) -> Result<()> {
         let Some(unknown) = selected.iter().find(|name| !self.has(name)) else { return Ok(()) };

@@ -20,34 +20,33 @@ use super::report::Section;
 /// Directory of the lists, relative to the tree's root.
 const LISTS: &str = "tests/skips";
 
-/// Name of the lint's list and title of its section. A passed check of the lint is not reported, because it may be
-/// skipped again in the next run.
-const LINT: &str = "lint";
+/// Name of the lint's list. A passed check of the lint is not reported, because it may be skipped again in the next run.
+pub(super) const LINT: &str = "lint";
 
 /// The tests that a machine may skip, by `BINARY::TEST`, with the words that the reason must contain.
 type List = BTreeMap<String, String>;
 
-/// The name of the list that applies to a section.
-fn machine_of(section: &Section) -> Option<&str> {
-    section.machine.as_deref().or((section.title == LINT).then_some(LINT))
-}
-
-/// Whether a run without named machines tests this machine.
+/// Whether a run of all tests uses this machine.
 fn is_default(machine: &str) -> Result<bool> {
     Ok(machine == LINT || options::machines()?.iter().any(|target| target.list().as_deref() == Some(machine)))
 }
 
-/// Checks the skipped tests of all sections against the lists and returns the text to report. `whole` is true if the
-/// run includes all tests.
-pub(super) fn judge(root: &Path, sections: &mut [Section], whole: bool) -> Result<String> {
+/// Checks the skipped tests of all sections against the lists and returns the text to report. `is_whole` says whether a
+/// section includes all tests of its machine.
+pub(super) fn judge(
+    root: &Path,
+    sections: &mut [Section],
+    is_whole: impl Fn(&Section) -> bool,
+) -> Result<String> {
     let mut text = String::new();
-    let mut machines: Vec<String> =
-        sections.iter().filter_map(|s| machine_of(s).map(str::to_owned)).collect();
+    let mut machines: Vec<String> = sections.iter().filter_map(|section| section.machine.clone()).collect();
+    machines.sort();
     machines.dedup();
     for machine in machines {
         let path = root.join(LISTS).join(format!("{machine}.txt"));
         let mut of: Vec<&mut Section> =
-            sections.iter_mut().filter(|s| machine_of(s) == Some(&machine)).collect();
+            sections.iter_mut().filter(|section| section.machine.as_ref() == Some(&machine)).collect();
+        let whole = of.iter().all(|section| is_whole(section));
         let skipped: usize = of.iter().map(|section| section.skipped()).sum();
         if !path.exists() && is_default(&machine)? {
             let verdict =
@@ -170,7 +169,7 @@ mod tests {
         };
         let mut sections =
             [section(Some("one")), section(Some("two")), section(None), section(Some("6.12-aarch64"))];
-        let text = judge(&root, &mut sections, true).unwrap();
+        let text = judge(&root, &mut sections, |_| true).unwrap();
         assert_eq!(text, "two has no list in tests/skips: its 2 skipped tests are not judged\n");
         assert_eq!(sections.each_ref().map(Section::skipped), [1, 2, 2, 2]);
         let failed = |section: &Section| {
@@ -183,8 +182,8 @@ mod tests {
         let (advisories, others) = ("Advisories about dependencies", "Licences");
         for verdict in [offline(), Verdict::Passed] {
             let tests = vec![check(advisories, verdict.clone()), check(others, offline())];
-            let mut lint = [Section { title: LINT.into(), tests, ..Section::default() }];
-            assert_eq!(judge(crate::host::root(), &mut lint, false).unwrap(), "");
+            let mut lint = [Section { machine: Some(LINT.into()), tests, ..Section::default() }];
+            assert_eq!(judge(crate::host::root(), &mut lint, |_| false).unwrap(), "");
             assert_eq!(lint[0].tests[0].verdict, verdict);
             assert_eq!(failed(&lint[0]), 1);
         }

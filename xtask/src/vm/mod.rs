@@ -360,7 +360,7 @@ pub(crate) fn groups(arch: Arch) -> &'static [Group] {
 /// Runs the verb `vm`; returns the command's exit code.
 pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     let machine = &options.machine;
-    setup::ensure(if options.bare { &[Group::Vm] } else { groups(machine.arch) })?;
+    setup::ensure(groups(machine.arch))?;
     let mut job = Job {
         command: options.command.clone(),
         payload: options.into.clone(),

@@ -1,7 +1,7 @@
 //! The kernel's sample modules, which parts of its test suite load, built for a machine's kernel.
 //!
 //! Debian does not build them. Its headers and build tools are downloaded and unpacked, never installed. The samples'
-//! sources are in the package `linux-source`.
+//! sources come from [`sources::tests_of`].
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::{Machine, cache, kernel, packages};
-use crate::host;
+use crate::{host, sources};
 
 /// Directories of the kernel's `samples`, the options that enable them, and the resulting modules.
 const SAMPLES: [(&str, &str, &str); 2] = [
@@ -17,18 +17,18 @@ const SAMPLES: [(&str, &str, &str); 2] = [
     ("trace_printk", "CONFIG_SAMPLE_TRACE_PRINTK=m", "trace-printk.ko"),
 ];
 
-/// The modules for a machine's kernel, built once. `sources` is the archive with their sources.
-pub(crate) fn get(machine: &Machine, sources: &Path) -> Result<Vec<PathBuf>> {
+/// The modules for a machine's kernel, built once.
+pub(crate) fn get(machine: &Machine) -> Result<Vec<PathBuf>> {
     ensure!(!machine.arch.is_foreign(), "sample modules are built for this machine's architecture only");
     let release = kernel::get(&machine.version, machine.arch, machine.fresh)?.release;
     let dir = cache::entry(&format!("samples-{release}"), |dir| {
         host::step(format!("Building sample modules for Linux {release}"));
-        make(&release, machine, sources, dir)
+        make(&release, machine, dir)
     })?;
     Ok(SAMPLES.iter().map(|(_, _, module)| dir.join(module)).collect())
 }
 
-fn make(release: &str, machine: &Machine, sources: &Path, dir: &Path) -> Result<()> {
+fn make(release: &str, machine: &Machine, dir: &Path) -> Result<()> {
     let (downloads, tree, samples) = (dir.join("packages"), dir.join("tree"), dir.join("samples"));
     for sub in [&downloads, &tree, &samples] {
         std::fs::create_dir_all(sub)?;
@@ -45,11 +45,10 @@ fn make(release: &str, machine: &Machine, sources: &Path, dir: &Path) -> Result<
     for file in packages::download(&[&headers, &common, &tools], machine.arch, false, &downloads)? {
         packages::unpack(&file, &tree)?;
     }
-    let top = format!("linux-source-{}", machine.version);
-    let mut tar = Command::new("tar");
-    tar.arg("-xJf").arg(sources).arg("-C").arg(&samples).arg("--strip-components=2");
-    tar.args(SAMPLES.map(|(sample, _, _)| format!("{top}/samples/{sample}")));
-    host::output(&mut tar)?;
+    let sources = sources::tests_of(&machine.version)?;
+    for (sample, ..) in SAMPLES {
+        host::output(Command::new("cp").arg("-r").arg(sources.join("samples").join(sample)).arg(&samples))?;
+    }
     let common = tree.join("usr/src").join(common);
     for (sample, switch, module) in SAMPLES {
         let mut make = Command::new("make");
