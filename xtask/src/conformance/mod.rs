@@ -23,6 +23,7 @@ use crate::build::{self, Profile};
 use crate::setup::{self, Group};
 use crate::{host, sources, vm};
 use baseline::Baseline;
+pub(crate) use selection::directories;
 
 /// The default directories, which every supported kernel passes.
 const DIRS: [&str; 5] = ["00basic", "event", "filter", "instances", "trigger"];
@@ -231,6 +232,16 @@ impl Part {
         Ok(Self { tests: selection::in_scope(&suite)?, suite, machine })
     }
 
+    /// Only the files of a directory that `is_wanted` selects by name.
+    pub(crate) fn of_directories(&self, is_wanted: impl Fn(&str) -> bool) -> Self {
+        let tests = self.tests.iter().filter(|file| is_wanted(directory(file))).cloned().collect();
+        Self { tests, ..self.clone() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tests.is_empty()
+    }
+
     /// Only the files of these cases.
     pub(crate) fn only(&self, cases: &[&str]) -> Self {
         let is_wanted = |file: &&String| cases.iter().any(|case| baseline::file(case) == *file);
@@ -245,6 +256,11 @@ impl Part {
         let run = in_machine(&self.machine, &self.suite, &self.tests, Some(tracer), false, &logs)?;
         Ok(check(&known, &self.tests, &run.by_case(&self.suite)?))
     }
+}
+
+/// The directory of a file below `test.d`, or of a case.
+pub(crate) fn directory(file: &str) -> &str {
+    file.rsplit_once('/').map_or("", |(directory, _)| directory)
 }
 
 /// The version of the running kernel, such as 6.18.

@@ -7,6 +7,11 @@ use anyhow::{Context as _, Result};
 /// Directories of `test.d` that cover the functions of `tracer`.
 const IN_SCOPE: [&str; 8] =
     ["00basic", "event", "filter", "instances", "trigger", "trigger/inter-event", "dynevent", "kprobe"];
+/// The directories of `test.d` that are in scope.
+pub(crate) fn directories() -> impl Iterator<Item = &'static str> {
+    IN_SCOPE.into_iter()
+}
+
 /// Cases that every run takes. Each is short and represents a part of the mirror.
 const CORE: [&str; 14] = [
     "00basic/basic2.tc",

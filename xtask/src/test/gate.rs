@@ -32,6 +32,11 @@ impl Checkout {
         let status = host::output(host::git(root).args(["status", "--porcelain"]))?;
         Ok(Self { commit, clean: status.is_empty() })
     }
+
+    /// The commit, if no file differs from it.
+    pub(super) fn commit_if_clean(&self) -> Option<&str> {
+        self.clean.then_some(&*self.commit)
+    }
 }
 
 fn path(root: &Path) -> PathBuf {

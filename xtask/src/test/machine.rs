@@ -9,6 +9,7 @@ use anyhow::{Result, anyhow};
 
 use super::binaries::{Built, TestBinary};
 use super::libtest::{self, Ended, Suite, Verdict};
+use super::matrix::Plan;
 use super::options::{Options, Target};
 use super::report::{self, Kind, Section};
 use super::rerun;
@@ -45,14 +46,19 @@ fn selected<'a>(built: &'a Built, options: &Options) -> Vec<Process<'a>> {
     wanted.map(process).collect()
 }
 
-/// Runs the selected tests on a machine. Failed tests then run again, each alone, in a fresh machine. A machine that
-/// fails counts as a failed test.
-pub(super) fn run(target: &Target, built: &Built, options: &Options) -> Section {
+/// Runs the selected tests of a plan on a machine, and adds the kept results of the others. Failed tests then run again,
+/// each alone, in a fresh machine. A machine that fails counts as a failed test.
+pub(super) fn run(target: &Target, built: &Built, options: &Options, plan: &Plan) -> Section {
     let start = Instant::now();
-    host::step(format!("Testing: {}", target.title()));
-    let processes = selected(built, options);
-    let tests = run_and_rerun(target, built, &processes);
-    if tests.is_empty() && !options.is_part() {
+    let place = target.name();
+    let mut processes = selected(built, options);
+    processes.retain(|process| plan.wants(&place, &process.name));
+    let mut tests = plan.kept_of(&place, |_| true);
+    if !processes.is_empty() {
+        host::step(format!("Testing: {}", target.title()));
+        tests.extend(run_and_rerun(target, built, &processes, plan));
+    }
+    if tests.is_empty() && !options.is_part() && !options.all {
         return failed(target, &anyhow!("no test ran there"), start.elapsed());
     }
     Section { tests, time: start.elapsed(), ..section(target) }
@@ -75,9 +81,10 @@ fn no_machine(verdict: Verdict, time: Duration) -> Ended {
     Ended { binary: "machine".to_owned(), name: "(the machine)".to_owned(), verdict, time }
 }
 
-/// Runs processes in a machine, then the failed tests in fresh ones.
-fn run_and_rerun(target: &Target, built: &Built, processes: &[Process<'_>]) -> Vec<Ended> {
-    let (mut tests, cut_off) = run_in_machines(target, built, processes);
+/// Runs processes in a machine, then the failed tests in fresh ones. Keeps the results of each process.
+fn run_and_rerun(target: &Target, built: &Built, processes: &[Process<'_>], plan: &Plan) -> Vec<Ended> {
+    let keep = |name: &str, tests: &[Ended]| plan.keep(&target.name(), name, tests);
+    let (mut tests, cut_off) = run_in_machines(target, built, processes, &keep);
     for _ in 0..rerun::TIMES {
         // After the death of a process, some of its tests did not run.
         let again: Vec<Process<'_>> = tests
@@ -95,11 +102,15 @@ fn run_and_rerun(target: &Target, built: &Built, processes: &[Process<'_>]) -> V
             break;
         }
         host::step(format!("Testing again: {} tests on {}", again.len(), target.title()));
-        let (ended, _) = run_in_machines(target, built, &again);
+        let (ended, _) = run_in_machines(target, built, &again, &|_, _| ());
         for test in tests.iter_mut().filter(|test| rerun::is_wanted(test)) {
             rerun::judge(test, &ended);
         }
         tests.extend(ended.into_iter().filter(|test| test.binary == "machine"));
+    }
+    for process in processes.iter().filter(|process| !cut_off.contains(&process.name)) {
+        let of_process: Vec<Ended> = tests.iter().filter(|test| process.has(test)).cloned().collect();
+        keep(&process.name, &of_process);
     }
     tests
 }
@@ -163,13 +174,19 @@ fn job(built: &Built, processes: &[Process<'_>]) -> vm::Job {
 }
 
 /// Runs processes in a machine. Returns the results, and the names of the processes that did not end by themselves.
+/// `keep` gets the results of each process that ended, so that they are not lost if the run is interrupted.
 ///
 /// If the guest's kernel crashes, the processes that did not end run in a fresh machine,
 /// and the crash counts as a flaky test. QEMU's emulation probably crashed some: after a `cmpxchg16b` in the kernel's
 /// allocator, the flags held bits of another register.
-fn run_in_machines(target: &Target, built: &Built, processes: &[Process<'_>]) -> (Vec<Ended>, Vec<String>) {
+fn run_in_machines(
+    target: &Target,
+    built: &Built,
+    processes: &[Process<'_>],
+    keep: Keep<'_>,
+) -> (Vec<Ended>, Vec<String>) {
     let title = target.title();
-    let mut guest = Guest { title: &title, ..Guest::default() };
+    let mut guest = Guest { title: &title, keep: Some(keep), ..Guest::default() };
     let mut fresh = 0;
     let outcome = loop {
         let left: Vec<Process<'_>> =
@@ -215,10 +232,14 @@ fn run_in(guest: &mut Guest<'_>, target: &Target, job: &vm::Job) -> Result<vm::O
     })
 }
 
+/// Gets the name of a process that ended, and its results.
+type Keep<'a> = &'a dyn Fn(&str, &[Ended]);
+
 /// Parses the output of the guest's script.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Guest<'a> {
     title: &'a str,
+    keep: Option<Keep<'a>>,
     /// The name of the running process and its report so far.
     current: Option<(String, Suite)>,
     /// The names of the processes that ended.
@@ -243,10 +264,14 @@ impl Guest<'_> {
     fn end(&mut self, how: &str) {
         if let Some((name, suite)) = self.current.take() {
             let group = name.split("::").next().unwrap_or_default();
-            if !suite.is_complete() {
+            let is_complete = suite.is_complete();
+            let tests = suite.finish(&name, group, how);
+            if !is_complete {
                 self.cut_off.push(name.clone());
+            } else if let Some(keep) = self.keep {
+                keep(&name, &tests);
             }
-            self.tests.extend(suite.finish(&name, group, how));
+            self.tests.extend(tests);
             self.ended.push(name);
         }
     }

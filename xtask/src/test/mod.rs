@@ -13,6 +13,7 @@ mod binaries;
 mod gate;
 mod libtest;
 mod machine;
+mod matrix;
 mod options;
 mod report;
 mod rerun;
@@ -34,6 +35,7 @@ use crate::setup::{self, Group};
 use crate::{conformance, ebpf, host, lint, sources, vm};
 use binaries::{Built, TestBinary};
 use libtest::Suite;
+use matrix::Plan;
 use options::{MACHINE_TIMEOUT, SUITE_OF, Target, parse_target};
 use report::{Kind, Section};
 use scope::Scope;
@@ -49,7 +51,7 @@ pub(crate) fn on_image(image: &Path, program: &str) -> Result<ExitCode> {
     let options = Options::of_machines(vec![program.to_owned()]);
     Groups::read(host::root())?.check(&options.program)?;
     let built = binaries::build(target.arch, Profile::Dev, false)?;
-    let mut section = machine::run(&target, &built, &options);
+    let mut section = machine::run(&target, &built, &options, &Plan::default());
     for test in &mut section.tests {
         if let libtest::Verdict::Skipped(reason) = &test.verdict {
             test.verdict = libtest::Verdict::Failed(format!("skipped: {reason}"));
@@ -61,9 +63,21 @@ pub(crate) fn on_image(image: &Path, program: &str) -> Result<ExitCode> {
     Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Runs a part of the lint if the plan wants it, else returns its kept results, if it belongs to the run.
+fn planned(plan: &Plan, title: &str, run: impl FnOnce() -> Section) -> Option<Section> {
+    if plan.wants(matrix::HERE, title) {
+        let section = run();
+        plan.keep(matrix::HERE, title, &section.tests);
+        return Some(section);
+    }
+    let tests = plan.kept_of(matrix::HERE, |name| name == title);
+    let kept = Section { tests, ..of_checks(title, Vec::new()) };
+    (!kept.tests.is_empty()).then_some(kept)
+}
+
 /// Runs checks of the lint as tests, until the first failure.
-fn linted(title: &str, kinds: &[lint::Kind]) -> Section {
-    of_checks(title, lint::until_failure(kinds))
+fn linted(title: &str, kind: lint::Kind) -> Section {
+    of_checks(title, lint::until_failure(&[kind]))
 }
 
 /// The results of the lint, as tests.
@@ -92,25 +106,42 @@ fn of_checks(title: &str, checks: Vec<lint::Checked>) -> Section {
 fn rebuilt() -> Section {
     let start = Instant::now();
     let wrong = ebpf::check_or_write(true).err().map(|error| format!("{error:#}"));
-    let what = "eBPF objects".to_owned();
-    of_checks("eBPF objects", vec![lint::Checked { what, wrong, skipped: None, time: start.elapsed() }])
+    let what = matrix::OBJECTS.to_owned();
+    of_checks(matrix::OBJECTS, vec![lint::Checked { what, wrong, skipped: None, time: start.elapsed() }])
 }
 
 /// Runs the verb `test`.
 pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     let root = host::root();
-    if options.was_green {
-        println!("{}", gate::was_green(root)?);
-        return Ok(ExitCode::SUCCESS);
-    }
-    Groups::read(root)?.check(&options.program)?;
+    let groups = Groups::read(root)?;
+    groups.check(&options.program)?;
     // A change while the tests run must not count as tested.
     let checkout =
         gate::Checkout::of(root).inspect_err(|error| eprintln!("warning: no commit: {error:#}")).ok();
+    let plan = if options.all {
+        Plan::of_all(&groups, &options.targets()?, options.part, checkout.as_ref())?
+    } else {
+        Plan::default()
+    };
+    let (units, left) = plan.counts();
+    if options.was_green {
+        ensure!(left == 0, "{left} of {units} parts of `./x test --all` have not passed at this commit");
+        println!(
+            "{}",
+            if options.all { format!("all {units} parts passed") } else { gate::was_green(root)? }
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
+    if options.all {
+        host::step(format!("{left} of {units} parts have not passed at this commit"));
+    }
     if options.is_gate() {
         gate::forget(root)?;
     }
-    let mut sections = run(options)?;
+    let mut sections = run(options, &plan)?;
+    if options.all {
+        rerun::judge_flaky(root, &mut sections)?;
+    }
     // A run that ended early lacks tests that the host's list names, and the core in a machine those of its list.
     let has_host = sections.iter().any(|section| section.kind == Kind::Host && section.title != UNIT_TESTS);
     let is_whole = |section: &Section| {
@@ -128,7 +159,7 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
 }
 
 /// Runs the steps of a run. It ends early if a check of the lint or a unit test fails.
-fn run(options: &Options) -> Result<Vec<Section>> {
+fn run(options: &Options, plan: &Plan) -> Result<Vec<Section>> {
     let targets = options.targets()?;
     let mut groups = vec![Group::Build, Group::Test];
     for target in &targets {
@@ -147,10 +178,9 @@ fn run(options: &Options) -> Result<Vec<Section>> {
         let programs = (!options.vm_only).then(|| scope.spawn(sources::programs));
         let fetching = scope.spawn(|| targets.iter().try_for_each(|t| vm::prepare(&t.machine())));
         if options.wants_lint() {
-            for (title, kind) in
-                [("lint of texts", lint::Kind::Text), ("lint that compiles", lint::Kind::Compiled)]
+            for (title, kind) in [(matrix::TEXTS, lint::Kind::Text), (matrix::COMPILED, lint::Kind::Compiled)]
             {
-                sections.push(linted(title, &[kind]));
+                sections.extend(planned(plan, title, || linted(title, kind)));
                 if sections.last().is_some_and(Section::has_failed) {
                     return Ok(sections);
                 }
@@ -165,7 +195,7 @@ fn run(options: &Options) -> Result<Vec<Section>> {
             unpacked.inspect_err(|error| eprintln!("warning: the kernel's programs: {error:#}")).ok()
         });
         if !options.vm_only {
-            sections.extend(on_host(&native, programs.flatten().as_deref(), options)?);
+            sections.extend(on_host(&native, programs.flatten().as_deref(), options, plan)?);
             if sections.iter().any(|section| section.title == UNIT_TESTS && section.has_failed()) {
                 return Ok(sections);
             }
@@ -183,10 +213,12 @@ fn run(options: &Options) -> Result<Vec<Section>> {
             Scope::Whole => conformance::Part::whole(suite_machine()),
         });
         let suite = suite.transpose()?;
-        sections.extend(on_machines(&targets, suite.as_ref(), &native, foreign.as_ref(), options));
+        let suite = suite.as_ref();
+        sections.extend(on_machines(&targets, suite, &native, foreign.as_ref(), options, plan));
         if options.all {
-            sections.push(linted("audit", &[lint::Kind::Audit { online: false }]));
-            sections.push(rebuilt());
+            let audit = || linted(matrix::AUDIT, lint::Kind::Audit { online: false });
+            sections.extend(planned(plan, matrix::AUDIT, audit));
+            sections.extend(planned(plan, matrix::OBJECTS, rebuilt));
         }
         Ok(sections)
     })
@@ -195,57 +227,94 @@ fn run(options: &Options) -> Result<Vec<Section>> {
 /// Title of the unit tests.
 const UNIT_TESTS: &str = "host, unit tests";
 
-/// Runs unit tests, then integration tests, on the host. Failed integration tests then run again, alone.
-fn on_host(built: &Built, programs: Option<&Path>, options: &Options) -> Result<Vec<Section>> {
-    let mut sections = Vec::new();
-    // The places of failed tests in the sections.
-    let mut rerun = Vec::new();
+/// Runs unit tests, then integration tests, on the host.
+fn on_host(built: &Built, programs: Option<&Path>, options: &Options, plan: &Plan) -> Result<Vec<Section>> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     // The first two numbers: 6.18 of 6.18.5-generic.
     let series: Vec<&str> = release.trim().splitn(3, ['.', '-']).take(2).collect();
-    let machine = Some(format!("host-{}", series.join(".")));
-    let parts = [(false, UNIT_TESTS.to_owned()), (true, format!("host {}", release.trim()))];
-    for (integration, title) in parts {
-        if options.integration && !integration {
-            continue;
-        }
-        host::step(format!("Testing: {title}"));
-        let start = Instant::now();
-        let mut section = Section { title, kind: Kind::Host, machine: machine.clone(), ..Section::default() };
-        let binaries = built.tests.iter().filter(|binary| binary.integration == integration);
-        for process in binaries.flat_map(TestBinary::processes).filter(|process| options.wants(process)) {
-            let here =
-                HostProcess { binary: process.binary, name: process.name(), title: &section.title, programs };
-            let (tests, is_complete) = here.run(&process.arguments(&options.filter), integration)?;
-            if !integration {
-                eprintln!("{:40} {} tests", process.binary.name, tests.len());
-            }
-            for (place, test) in (section.tests.len()..).zip(&tests) {
-                // After the death of a process, some of its tests did not run.
-                if integration && is_complete && rerun::is_wanted(test) {
-                    rerun.push((sections.len(), place, process.binary));
-                }
-            }
-            section.tests.extend(tests);
-        }
-        section.time = start.elapsed();
-        let has_failed = section.has_failed();
-        sections.push(section);
+    let section = |title: String| Section {
+        title,
+        kind: Kind::Host,
+        machine: Some(format!("host-{}", series.join("."))),
+        ..Section::default()
+    };
+    let mut sections = Vec::new();
+    if !options.integration {
+        sections.push(unit_tests(section(UNIT_TESTS.to_owned()), built, options, plan)?);
         // The end of a run of all tests: unit tests are cheap, and do not fail by chance.
-        if has_failed && !integration && !options.is_part() {
+        if sections[0].has_failed() && !options.is_part() {
             return Ok(sections);
         }
     }
-    for (section, place, binary) in rerun {
-        let (start, section) = (Instant::now(), &mut sections[section]);
-        let test = &mut section.tests[place];
-        host::step(format!("Testing again: {}", test.name));
-        let arguments = ["--exact", "--test-threads=1", &test.name].map(str::to_owned);
-        let here = HostProcess { binary, name: binary.target.clone(), title: &section.title, programs };
-        rerun::again(test, || Ok(here.run(&arguments, true)?.0))?;
-        section.time += start.elapsed();
-    }
+    let section = section(format!("host {}", release.trim()));
+    sections.push(integration_tests(section, built, programs, options, plan)?);
     Ok(sections)
+}
+
+/// Runs the unit tests, or adds their kept results.
+fn unit_tests(mut section: Section, built: &Built, options: &Options, plan: &Plan) -> Result<Section> {
+    if !plan.wants(matrix::HERE, matrix::UNIT_TESTS) {
+        section.tests = plan.kept_of(matrix::HERE, |name| name == matrix::UNIT_TESTS);
+        return Ok(section);
+    }
+    host::step(format!("Testing: {}", section.title));
+    let start = Instant::now();
+    let binaries = built.tests.iter().filter(|binary| !binary.integration);
+    for process in binaries.flat_map(TestBinary::processes).filter(|process| options.wants(process)) {
+        let here = HostProcess {
+            binary: process.binary,
+            name: process.name(),
+            title: &section.title,
+            programs: None,
+        };
+        let (tests, _) = here.run(&process.arguments(&options.filter), false)?;
+        eprintln!("{:40} {} tests", process.binary.name, tests.len());
+        section.tests.extend(tests);
+    }
+    plan.keep(matrix::HERE, matrix::UNIT_TESTS, &section.tests);
+    section.time = start.elapsed();
+    Ok(section)
+}
+
+/// Runs the integration tests, and adds the kept results of others. Failed tests then run again, alone.
+fn integration_tests(
+    mut section: Section,
+    built: &Built,
+    programs: Option<&Path>,
+    options: &Options,
+    plan: &Plan,
+) -> Result<Section> {
+    host::step(format!("Testing: {}", section.title));
+    let start = Instant::now();
+    section.tests = plan.kept_of(matrix::HERE, |name| !matrix::IS_NO_MODULE.contains(&name));
+    // The processes with failed tests, and the places of all their tests in the section.
+    let mut failed = Vec::new();
+    let binaries = built.tests.iter().filter(|binary| binary.integration);
+    let processes = binaries.flat_map(TestBinary::processes).filter(|process| options.wants(process));
+    for process in processes.filter(|process| plan.wants(matrix::HERE, &process.name())) {
+        let name = process.name();
+        let here =
+            HostProcess { binary: process.binary, name: name.clone(), title: &section.title, programs };
+        let (tests, is_complete) = here.run(&process.arguments(&options.filter), true)?;
+        plan.keep(matrix::HERE, &name, &tests);
+        // After the death of a process, some of its tests did not run.
+        if is_complete && tests.iter().any(rerun::is_wanted) {
+            let first = section.tests.len();
+            failed.push((process.binary, name, first..first + tests.len()));
+        }
+        section.tests.extend(tests);
+    }
+    for (binary, process, places) in failed {
+        for test in section.tests[places.clone()].iter_mut().filter(|test| rerun::is_wanted(test)) {
+            host::step(format!("Testing again: {}", test.name));
+            let arguments = ["--exact", "--test-threads=1", &test.name].map(str::to_owned);
+            let here = HostProcess { binary, name: binary.target.clone(), title: &section.title, programs };
+            rerun::again(test, || Ok(here.run(&arguments, true)?.0))?;
+        }
+        plan.keep(matrix::HERE, &process, &section.tests[places]);
+    }
+    section.time = start.elapsed();
+    Ok(section)
 }
 
 /// Starts processes of a test binary on the host.
@@ -290,6 +359,7 @@ fn on_machines(
     native: &Built,
     foreign: Option<&Result<Built>>,
     options: &Options,
+    plan: &Plan,
 ) -> Vec<Section> {
     let todo = Mutex::new(targets.iter().map(Work::Tests).chain(suite.map(Work::Suite)));
     let done = Mutex::new(Vec::new());
@@ -301,11 +371,11 @@ fn on_machines(
                     let next = todo.lock().unwrap_or_else(PoisonError::into_inner).next();
                     let section = match next {
                         None => return,
-                        Some(Work::Suite(part)) => conform(part, native),
+                        Some(Work::Suite(part)) => conform(part, native, plan),
                         Some(Work::Tests(target)) => match foreign.filter(|_| target.arch.is_foreign()) {
                             Some(Err(error)) => machine::failed(target, error, Duration::ZERO),
-                            Some(Ok(built)) => machine::run(target, built, options),
-                            None => machine::run(target, native, options),
+                            Some(Ok(built)) => machine::run(target, built, options, plan),
+                            None => machine::run(target, native, options, plan),
                         },
                     };
                     done.lock().unwrap_or_else(PoisonError::into_inner).push(section);
@@ -331,10 +401,16 @@ fn suite_machine() -> vm::Machine {
     vm::Machine { timeout: MACHINE_TIMEOUT, ..vm::Machine::of(SUITE_OF, Arch::X86_64) }
 }
 
-/// Runs the kernel's own suite on the mirror, with each case as a test. Failed cases run again in a fresh machine.
-fn conform(part: &conformance::Part, built: &Built) -> Section {
+/// Runs the kernel's own suite on the mirror, with each case as a test, and adds the kept results of others. Failed
+/// cases run again in a fresh machine.
+fn conform(part: &conformance::Part, built: &Built, plan: &Plan) -> Section {
     let start = Instant::now();
     let title = format!("{SUITE_OF} suite");
+    let kept = plan.kept_of(matrix::SUITE, |_| true);
+    let part = part.of_directories(|directory| plan.wants(matrix::SUITE, directory));
+    if part.is_empty() {
+        return Section { title, kind: Kind::Suite, tests: kept, ..Section::default() };
+    }
     host::step(format!("Testing: {title}"));
     let tracer = built.programs.iter().find(|p| p.file_name().is_some_and(|name| name == "tracer"));
     let (mut tests, mut machines) = (Vec::<libtest::Ended>::new(), Vec::new());
@@ -346,7 +422,7 @@ fn conform(part: &conformance::Part, built: &Built) -> Section {
         }
         let again = (!tests.is_empty()).then(|| part.only(&failed));
         let ran = tracer.context("no tracer was built");
-        match ran.and_then(|tracer| again.as_ref().unwrap_or(part).run(tracer.clone())) {
+        match ran.and_then(|tracer| again.as_ref().unwrap_or(&part).run(tracer.clone())) {
             Ok(cases) if tests.is_empty() => tests = cases.into_iter().map(ended).collect(),
             Ok(cases) => {
                 let cases: Vec<libtest::Ended> = cases.into_iter().map(ended).collect();
@@ -366,7 +442,13 @@ fn conform(part: &conformance::Part, built: &Built) -> Section {
             }
         }
     }
+    for directory in conformance::directories() {
+        let is_there = |test: &&libtest::Ended| conformance::directory(&test.name) == directory;
+        let tests: Vec<libtest::Ended> = tests.iter().filter(is_there).cloned().collect();
+        plan.keep(matrix::SUITE, directory, &tests);
+    }
     tests.extend(machines);
+    tests.extend(kept);
     Section { title, kind: Kind::Suite, machine: None, tests, time: start.elapsed() }
 }
 

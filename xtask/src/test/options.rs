@@ -3,6 +3,7 @@
 use anyhow::{Result, bail, ensure};
 
 use super::binaries::TestProcess;
+use super::matrix::Share;
 use super::scope::Scope;
 use crate::arch::Arch;
 use crate::vm;
@@ -24,9 +25,14 @@ impl Target {
         format!("{} {}", self.version, self.arch.name())
     }
 
+    /// The name that a command line selects.
+    pub(super) fn name(&self) -> String {
+        format!("{}-{}", self.version, self.arch.name())
+    }
+
     /// Name of its list of skipped tests; `None` for an image's path.
     pub(super) fn list(&self) -> Option<String> {
-        (!self.version.contains('/')).then(|| format!("{}-{}", self.version, self.arch.name()))
+        (!self.version.contains('/')).then(|| self.name())
     }
 
     pub(super) fn machine(&self) -> vm::Machine {
@@ -64,11 +70,15 @@ pub(crate) struct Options {
     /// of them runs in one machine
     #[arg(long, value_delimiter = ',', value_parser = parse_target, value_name = "VERSION[-ARCH]")]
     pub(super) vm: Vec<Target>,
-    /// Run everything: all tests in all machines, the kernel's whole suite, and the checks of `lint --all`
-    #[arg(long, conflicts_with = "host_only")]
+    /// Run everything: all tests in all machines, the kernel's whole suite, and the checks of `lint --all`. What passed
+    /// at this commit in an earlier run does not run again
+    #[arg(long, conflicts_with_all = ["host_only", "vm_only", "vm", "integration", "program", "filter"])]
     pub(super) all: bool,
-    /// Run nothing. Succeed if this commit passed `cargo xtask test`, and the tree has no changes
-    #[arg(long, exclusive = true)]
+    /// With --all: run only this share, such as 1/3
+    #[arg(long, requires = "all", value_name = "K/N")]
+    pub(super) part: Option<Share>,
+    /// Run nothing. Succeed if this commit passed `cargo xtask test`, or with --all everything, and the tree has no changes
+    #[arg(long, conflicts_with_all = ["host_only", "vm_only", "vm", "integration", "program", "filter", "part"])]
     pub(super) was_green: bool,
     /// Run only the integration tests, and no lint
     #[arg(long)]
@@ -88,6 +98,7 @@ impl Options {
             vm_only: true,
             vm: Vec::new(),
             all: false,
+            part: None,
             was_green: false,
             integration: true,
             program,
@@ -167,6 +178,7 @@ impl Options {
             vm_only: false,
             vm: Vec::new(),
             all: false,
+            part: None,
             was_green: false,
             integration: false,
             program: Vec::new(),

@@ -4,12 +4,18 @@
 //! then passes, its verdict is [`Verdict::Flaky`], which keeps the output of its first failure. More than
 //! [`MOST_FLAKY`] of them fail the run.
 //!
+//! In a run of everything, a flaky test must be in `tests/flaky.txt`, which names the cause of each.
+//!
 //! Tests of [`EXACT`] never run again. They count hits, losses or races, so that a single failure is a finding. Unit
 //! tests never run again either, because they need no quiet machine.
 
-use anyhow::Result;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
 
 use super::libtest::{Ended, Verdict};
+use super::report::Section;
 
 /// Number of further runs of a failed test.
 pub(super) const TIMES: usize = 2;
@@ -56,6 +62,38 @@ pub(super) fn again(test: &mut Ended, mut run: impl FnMut() -> Result<Vec<Ended>
         }
     }
     Ok(())
+}
+
+/// The tests that may be flaky in a run of everything: lines `BINARY::TEST: CAUSE`.
+const KNOWN: &str = "tests/flaky.txt";
+
+/// Makes flaky tests that [`KNOWN`] does not list failures.
+pub(super) fn judge_flaky(root: &Path, sections: &mut [Section]) -> Result<()> {
+    let text = std::fs::read_to_string(root.join(KNOWN)).context(KNOWN)?;
+    let known = parse(&text).context(KNOWN)?;
+    for test in sections.iter_mut().flat_map(|section| &mut section.tests) {
+        let name = format!("{}::{}", test.binary, test.name);
+        if let Verdict::Flaky(first) = &test.verdict
+            && !known.contains_key(name.as_str())
+        {
+            test.verdict = Verdict::Failed(format!("flaky, and {KNOWN} does not list {name}: {first}"));
+        }
+    }
+    Ok(())
+}
+
+/// Reads lines `BINARY::TEST: CAUSE`.
+fn parse(text: &str) -> Result<BTreeMap<&str, &str>> {
+    let mut known = BTreeMap::new();
+    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        match line.split_once(": ") {
+            Some((name, cause)) if name.contains("::") && !cause.trim().is_empty() => {
+                known.insert(name, cause)
+            }
+            _ => bail!("not BINARY::TEST: CAUSE: {line}"),
+        };
+    }
+    Ok(known)
 }
 
 /// Makes a failed test flaky if it passed among `ended`, the results of a further run.
@@ -115,6 +153,29 @@ mod tests {
         let mut one = test("hist", "variables::scenes", failed());
         super::again(&mut one, || Ok(Vec::new())).unwrap();
         assert_eq!(one.verdict, failed());
+    }
+
+    #[test]
+    fn a_flaky_test_must_be_listed() {
+        let root = std::env::temp_dir().join(format!("tracer-flaky-{}", std::process::id()));
+        std::fs::create_dir_all(root.join("tests")).unwrap();
+        std::fs::write(root.join(KNOWN), "# why\n\nhist::cli::a: the emulator\n").unwrap();
+        let flaky = |name: &str| test("hist", name, Verdict::Flaky("first".to_owned()));
+        let tests = vec![flaky("cli::a"), flaky("cli::b"), test("hist", "cli::c", Verdict::Passed)];
+        let mut sections = [Section { tests, ..Section::default() }];
+        judge_flaky(&root, &mut sections).unwrap();
+        let verdicts: Vec<&Verdict> = sections[0].tests.iter().map(|test| &test.verdict).collect();
+        assert_eq!(*verdicts[0], Verdict::Flaky("first".to_owned()));
+        let Verdict::Failed(why) = verdicts[1] else { panic!("{:?}", verdicts[1]) };
+        assert!(why.contains("hist::cli::b") && why.ends_with(": first"), "{why}");
+        assert_eq!(*verdicts[2], Verdict::Passed);
+        for bad in ["hist::cli::a", "hist: why", "hist::cli::a: "] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+        std::fs::remove_dir_all(root).unwrap();
+        let own = std::fs::read_to_string(host::root().join(KNOWN)).unwrap();
+        let groups = Groups::read(host::root()).unwrap();
+        assert!(parse(&own).unwrap().keys().all(|name| groups.has_test(host::root(), name)));
     }
 
     #[test]

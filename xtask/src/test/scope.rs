@@ -45,9 +45,14 @@ pub(super) enum Scope {
 impl Scope {
     /// Whether a process has tests of this scope.
     pub(super) fn has(self, process: &TestProcess<'_>) -> bool {
+        self.has_module(&process.name())
+    }
+
+    /// Whether a module has tests of this scope.
+    pub(super) fn has_module(self, module: &str) -> bool {
         match self {
-            Self::Core => core_of(&process.name()).next().is_some(),
-            Self::Whole => !NOT_OF_KERNEL.contains(&&*process.name()),
+            Self::Core => core_of(module).next().is_some(),
+            Self::Whole => !NOT_OF_KERNEL.contains(&module),
         }
     }
 

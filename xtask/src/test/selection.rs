@@ -80,6 +80,15 @@ impl Groups {
         self.0.get(group).map_or(&[], Vec::as_slice)
     }
 
+    /// All modules, `GROUP::MODULE`, and the groups without modules.
+    pub(super) fn all_modules(&self) -> Vec<String> {
+        let of = |(group, modules): (&String, &Vec<String>)| match modules.as_slice() {
+            [] => vec![group.clone()],
+            modules => modules.iter().map(|module| format!("{group}::{module}")).collect(),
+        };
+        self.0.iter().flat_map(of).collect()
+    }
+
     /// Whether a name is the name of a group or of a module, `GROUP::MODULE`.
     pub(super) fn has(&self, name: &str) -> bool {
         match name.split_once("::") {

@@ -16,7 +16,7 @@ mod root;
 pub(crate) mod samples;
 mod tsc;
 
-pub(crate) use cache::entry as cache_entry;
+pub(crate) use cache::{dir as cache_dir, entry as cache_entry};
 
 use std::fs;
 use std::io::Write as _;
