@@ -1,5 +1,6 @@
 //! Properties of the test machine: privileges, the kernel's tracefs, the binaries under test.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,12 +20,22 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// The features of `tracer doctor` that hook functions of the kernel; one of them suffices.
+pub const FUNCTION_HOOKS: &str = "fentry_attach+kprobe_multi+perf_kprobe";
+
+/// Reports that a test cannot run because a feature is absent. A feature is one of `tracer doctor --json`, several of
+/// them with `+` between them, or one of the environment that `xtask/src/test/skips.rs` names. A test run fails if the
+/// feature is there.
+pub fn skip(feature: &str, why: impl fmt::Display) {
+    eprintln!("skipped: {feature}: {why}");
+}
+
 /// Whether this process is root. Otherwise it prints that the test is skipped. `cargo xtask test` runs tests that
 /// trace as root.
 pub fn root_or_skip() -> bool {
     let root = is_root();
     if !root {
-        eprintln!("skipped: not root");
+        skip("cap_sys_admin", "not root");
     }
     root
 }

@@ -74,7 +74,12 @@ impl Pair {
         }
         let pair = Self::start(purpose)?;
         if !pair.kernel_has(file) {
-            eprintln!("skipped: the kernel has no {file}");
+            let feature = match file {
+                "kprobe_events" => "own_kprobe_events",
+                "uprobe_events" => "own_uprobe_events",
+                _ => "own_function_tracer",
+            };
+            host::skip(feature, format_args!("the kernel has no {file}"));
             return Ok(None);
         }
         Ok(Some(pair))

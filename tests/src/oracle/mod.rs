@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::host::Tracefs;
+use crate::host::{self, Tracefs};
 
 pub use line::{Flags, Line, Trace};
 
@@ -72,7 +72,7 @@ impl Oracle {
                 return Ok(true);
             }
         }
-        eprintln!("skipped: this kernel's tracefs records names of tasks no longer");
+        host::skip("task_names", "this kernel's tracefs records names of tasks no longer");
         Ok(false)
     }
 

@@ -71,7 +71,7 @@ fn has_kprobes() -> bool {
     let has =
         host::Tracefs::find_or_mount().is_ok_and(|tracefs| tracefs.root().join("kprobe_events").exists());
     if !has {
-        eprintln!("skipped: the kernel has no kprobes for events");
+        host::skip("perf_kprobe", "the kernel has no kprobes for events");
     }
     has
 }

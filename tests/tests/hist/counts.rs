@@ -197,7 +197,7 @@ fn tables_are_the_kernels() {
     }
     let tracefs = Tracefs::find_or_mount().unwrap();
     if !tracefs.root().join("events/sched/sched_switch/hist").exists() {
-        eprintln!("skipped: this kernel has no histograms (CONFIG_HIST_TRIGGERS)");
+        host::skip("own_hist", "this kernel has no histograms");
         return;
     }
     let facts = Arc::new(Facts::running().unwrap());

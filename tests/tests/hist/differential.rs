@@ -99,8 +99,9 @@ impl Pair {
     fn open(purpose: &str) -> Result<Option<Self>> {
         let tracefs = Tracefs::find_or_mount()?;
         let root = tracefs.root().to_owned();
-        if !root.join("events/sched/sched_switch/hist").exists() || !root.join("synthetic_events").exists() {
-            eprintln!("skipped: this kernel has no histograms (CONFIG_HIST_TRIGGERS) or no synthetic events");
+        let needs = [("own_hist", "events/sched/sched_switch/hist"), ("own_synthetic", "synthetic_events")];
+        if let Some((feature, file)) = needs.into_iter().find(|(_, file)| !root.join(file).exists()) {
+            host::skip(feature, format_args!("this kernel has no {file}"));
             return Ok(None);
         }
         let dir = root.join("instances").join(format!("tracer-{purpose}"));
@@ -112,7 +113,7 @@ impl Pair {
         let asked = pair.theirs.hist("sched/sched_process_hang", "hist:keys=pid:vals=pid:nohitcount")?;
         pair.theirs.forget(&["sched/sched_process_hang"])?;
         if asked.errno.is_some() {
-            eprintln!("skipped: this kernel's language of histograms is older (no `nohitcount`)");
+            host::skip("own_hist_nohitcount", "this kernel's language of histograms is older");
             return Ok(None);
         }
         Ok(Some(pair))

@@ -57,12 +57,12 @@ impl Kernel {
     /// Prints a note and returns `None` when the kernel has no dynamic events or this process is not root.
     fn open() -> Option<Self> {
         if !host::is_root() {
-            eprintln!("skipped: tracefs needs root");
+            host::skip("cap_sys_admin", "tracefs needs root");
             return None;
         }
         let tracefs = Tracefs::find_or_mount().unwrap();
         if !tracefs.root().join("dynamic_events").exists() {
-            eprintln!("skipped: this kernel has no dynamic events (CONFIG_DYNAMIC_EVENTS)");
+            host::skip("own_uprobe_events", "this kernel has no dynamic events");
             return None;
         }
         let file = std::env::current_exe().unwrap().display().to_string();

@@ -265,7 +265,7 @@ impl ResolveEnv for Strict<'_> {
 fn types_reveal_the_features_of_the_kernel() {
     let Some(kernel) = Kernel::open("dialect") else { return };
     let Some(btf) = Btf::running().unwrap() else {
-        eprintln!("skipped: this kernel shows no types (CONFIG_DEBUG_INFO_BTF)");
+        host::skip("btf", "this kernel shows no types");
         return;
     };
     let (asked, read) = (kernel.machine.dialect(), Machine::running(Some(&btf)).dialect());

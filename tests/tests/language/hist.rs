@@ -78,7 +78,7 @@ impl Kernel {
         let tracefs = Tracefs::find_or_mount().unwrap();
         let root = tracefs.root().to_owned();
         if !root.join("events/sched/sched_switch/hist").exists() {
-            eprintln!("skipped: this kernel has no histograms (CONFIG_HIST_TRIGGERS)");
+            host::skip("own_hist", "this kernel has no histograms");
             return None;
         }
         let instance = root.join("instances/tracerhist");

@@ -41,7 +41,7 @@ impl Kernel {
         }
         let tracefs = Tracefs::find_or_mount().unwrap();
         if !tracefs.root().join("synthetic_events").exists() {
-            eprintln!("skipped: this kernel has no synthetic events (CONFIG_SYNTH_EVENTS)");
+            host::skip("own_synthetic", "this kernel has no synthetic events");
             return None;
         }
         let mut kernel = Self { tracefs, others: Vec::new() };

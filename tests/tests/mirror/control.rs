@@ -19,7 +19,7 @@ struct Pair {
 impl Pair {
     fn new(purpose: &str) -> Option<Self> {
         if !host::is_root() {
-            eprintln!("skipped: mounting needs root");
+            host::skip("cap_sys_admin", "mounting needs root");
             return None;
         }
         let kernel = Oracle::create(purpose).unwrap();

@@ -123,7 +123,7 @@ fn has_trace_cmd() -> bool {
     let found =
         Command::new("trace-cmd").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     if found.is_err() {
-        eprintln!("skipped: no trace-cmd here");
+        host::skip("trace-cmd", "no trace-cmd here");
     }
     found.is_ok()
 }
@@ -155,7 +155,7 @@ fn trace_cmd_lists_records_and_reports() {
         let said = String::from_utf8_lossy(&recorded.stderr).into_owned();
         if said.contains("Can't enable ftrace") {
             // trace-cmd always sets `/proc/sys/kernel/ftrace_enabled`, which security modules may refuse.
-            eprintln!("skipped: this machine does not let trace-cmd record: {said}");
+            host::skip("prog_tracing", format_args!("this machine does not let trace-cmd record: {said}"));
             return Ok(());
         }
         ensure!(recorded.status.success(), "{said}");

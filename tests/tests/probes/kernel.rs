@@ -223,9 +223,7 @@ fn fprobes_leave_the_kernels_texts() {
         ];
         if !host::hooks_functions() {
             ensure!(is_built_without_hooks(), "the doctor finds no hook for functions");
-            eprintln!(
-                "skipped: no hook for functions: the kernel has neither CONFIG_KPROBES nor CONFIG_FPROBE"
-            );
+            host::skip(host::FUNCTION_HOOKS, "no hook for functions");
             return Ok(());
         }
         let tally = compare(&pair, &definitions)?;
@@ -336,7 +334,7 @@ fn function_events_record_calls() {
         let running = match Tracer::new(arguments)?.start() {
             Ok(running) => running,
             Err(error) if error.to_string().contains("no hook") && is_built_without_hooks() => {
-                eprintln!("skipped: {error}");
+                host::skip(host::FUNCTION_HOOKS, error);
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -431,7 +429,7 @@ fn a_glob_names_many_functions() {
         let line = format!("f:{}/many vfs_re*", pair.group());
         let answers = pair.define(Case { file: "dynamic_events", line: &line });
         if answers.0.is_err() {
-            eprintln!("skipped: the kernel does not take {line}");
+            host::skip("own_fprobe_events", format_args!("the kernel does not take {line}"));
             return Ok(());
         }
         ensure!(answers.1.is_ok(), "{answers:?}");
@@ -465,7 +463,7 @@ fn many_functions_are_enabled_at_once() {
         for (event, what) in OWN {
             let answers = define(event, what);
             if answers.0.is_err() {
-                eprintln!("skipped: the kernel does not take f {what}");
+                host::skip("own_fprobe_events", format_args!("the kernel does not take f {what}"));
                 return Ok(());
             }
             ensure!(answers.1.is_ok(), "{what}: {answers:?}");

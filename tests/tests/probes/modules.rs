@@ -51,15 +51,15 @@ fn functions_of_modules_leave_the_kernels_texts() {
     host::as_root(|| {
         let late = Pair::start("module-late")?;
         if !late.kernel_has("kprobe_events") {
-            eprintln!("skipped: the kernel has no kprobe_events");
+            host::skip("own_kprobe_events", "the kernel has no kprobe_events");
             return Ok(());
         }
         if !tracer_tests::mirror::text(late.kernel(), "README")?.contains("<argname>") {
-            eprintln!("skipped: the kernel's probes know no types");
+            host::skip("own_probe_types", "the kernel's probes know no types");
             return Ok(());
         }
         if is_loaded() || !modprobe(&[MODULE]) {
-            eprintln!("skipped: there is no module {MODULE} to load");
+            host::skip("modules", format_args!("there is no module {MODULE} to load"));
             return Ok(());
         }
         unload()?;

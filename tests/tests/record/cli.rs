@@ -320,7 +320,7 @@ fn alive(objects: &BTreeSet<(String, u32)>) -> Vec<&(String, u32)> {
 fn a_killed_recording_leaves_nothing() {
     needs_root!();
     if Command::new("bpftool").arg("version").output().is_err() {
-        eprintln!("skipped: no bpftool");
+        host::skip("bpftool", "no bpftool");
         return;
     }
     let job = Job::start(&["syscalls"], 1).unwrap();

@@ -90,7 +90,7 @@ fn session() -> Option<(Session, Vec<CpuRing>)> {
     match Session::new(&options, Context::default()) {
         Ok(session) => Some(session),
         Err(error) if !host::is_root() => {
-            eprintln!("skipped: BPF: {error}");
+            host::skip("cap_bpf", error);
             None
         }
         Err(error) => panic!("{error}"),

@@ -117,14 +117,14 @@ fn bpftool_members(dump: &str, name: &str) -> HashMap<String, u32> {
 #[test]
 fn member_offsets_agree_with_bpftool() {
     let Ok(Some(btf)) = Btf::running() else {
-        eprintln!("skipped: this kernel shows no BTF");
+        host::skip("btf", "this kernel shows no BTF");
         return;
     };
     let dump = std::process::Command::new("bpftool")
         .args(["btf", "dump", "file", "/sys/kernel/btf/vmlinux", "format", "raw"])
         .output();
     let Ok(dump) = dump else {
-        eprintln!("skipped: no bpftool");
+        host::skip("bpftool", "no bpftool");
         return;
     };
     let dump = String::from_utf8(dump.stdout).unwrap();
@@ -152,7 +152,7 @@ fn member_offsets_agree_with_bpftool() {
 #[test]
 fn tracepoints_have_their_arguments() {
     let Ok(Some(btf)) = Btf::running() else {
-        eprintln!("skipped: this kernel shows no BTF");
+        host::skip("btf", "this kernel shows no BTF");
         return;
     };
     let switch = btf.tracepoint("sched_switch").unwrap().unwrap();

@@ -179,7 +179,7 @@ fn raw_tracepoint_programs_load() {
     }
     let tracefs = Tracefs::open().unwrap();
     let Some(btf) = Btf::running().unwrap() else {
-        eprintln!("skipped: no BTF");
+        host::skip("btf", "this kernel shows no BTF");
         return;
     };
     let scratch = whole::scratch().unwrap();

@@ -36,7 +36,7 @@ fn compare(purpose: &str, least: usize, scene: impl Fn(&Path, &mut Log) -> Resul
     let done = || -> Result<()> {
         let kernel = Tracefs::find_or_mount()?;
         if !kernel.root().join("user_events_data").exists() {
-            eprintln!("skipped: the kernel is built without CONFIG_USER_EVENTS");
+            host::skip("own_user_events", "the kernel has no user events");
             return Ok(());
         }
         let mounted = Mounted::start(purpose)?;

@@ -58,7 +58,7 @@ fn unpacked(version: &Version) -> Result<Option<PathBuf>> {
     let archive = format!("/usr/src/linux-source-{}.tar.xz", version.name);
     let is_packed = Path::new(&archive).is_file() && is_there("xz");
     if !is_there("cc") || !(is_packed || given.as_ref().is_some_and(|dir| dir.is_dir())) {
-        eprintln!("skipped: no cc, or neither TRACER_KERNEL_PROGRAMS nor {archive}");
+        host::skip("compiler", format_args!("no cc, or neither TRACER_KERNEL_PROGRAMS nor {archive}"));
         return Ok(None);
     }
     let below = host::cache_dir()?;

@@ -93,7 +93,9 @@ mod tests {
         let Ok(ids) = own() else { return };
         match (ask(false), ask(true)) {
             (Ok(thread), Ok(process)) => assert_eq!(ids, Ids { thread, process }),
-            (Err(error), _) | (_, Err(error)) => eprintln!("skipped: BPF_PROG_TYPE_SYSCALL: {error}"),
+            (Err(error), _) | (_, Err(error)) => {
+                eprintln!("skipped: prog_syscall: BPF_PROG_TYPE_SYSCALL: {error}")
+            }
         }
     }
 }

@@ -78,17 +78,17 @@ mod tests {
     #[test]
     fn the_running_kernel_answers() {
         let Ok(Some(btf)) = Btf::running() else {
-            println!("skipped: no BTF");
+            println!("skipped: btf: no types");
             return;
         };
         let Some(cast) = Cast::find(&btf).unwrap() else {
-            println!("skipped: no {FUNCTION}");
+            println!("skipped: direct_reads: no {FUNCTION}");
             return;
         };
         assert!(cast.window >= 64, "{cast:?}");
         match cast.try_in(ProgKind::RawTracepoint) {
             Ok(()) => {}
-            Err(rustix::io::Errno::PERM) => println!("skipped: not privileged"),
+            Err(rustix::io::Errno::PERM) => println!("skipped: cap_bpf: not privileged"),
             Err(error) => panic!("{cast:?}: {error}"),
         }
         // The kernel refuses an id that is not the id of a function, so the trial can fail.

@@ -70,6 +70,12 @@ pub(super) struct Built {
 }
 
 impl Built {
+    /// The program `tracer`.
+    pub(super) fn tracer(&self) -> Result<&Path> {
+        let is_it = |path: &&PathBuf| path.file_name().is_some_and(|name| name == "tracer");
+        self.programs.iter().find(is_it).map(PathBuf::as_path).context("no tracer was built")
+    }
+
     /// Integration tests with these targets and modules, for tests.
     #[cfg(test)]
     pub(super) fn of(tests: &[(&str, &[&str])]) -> Self {

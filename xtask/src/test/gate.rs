@@ -122,13 +122,7 @@ mod tests {
             time: Duration::from_secs(1),
         };
         let tests = vec![test("m::a", Verdict::Passed), test("m::f", Verdict::Flaky("slow".into()))];
-        let host = Section {
-            title: "host".into(),
-            kind: Kind::Host,
-            tests,
-            time: Duration::from_secs(7),
-            ..Section::default()
-        };
+        let host = Section { title: "host".into(), kind: Kind::Host, tests, time: Duration::from_secs(7) };
         let sections = [Section::step("build", Duration::from_secs(3)), host];
         let record = |clean| record(&checkout("abc", clean), &sections, Duration::from_secs(11));
         let written = record(true);

@@ -13,6 +13,7 @@ use super::matrix::Plan;
 use super::options::{Options, Target};
 use super::report::{self, Kind, Section};
 use super::rerun;
+use super::skips::Features;
 use crate::{host, vm};
 
 /// A machine runs every 13th of the generated test cases. The number is prime, so that no kind of case is always
@@ -66,8 +67,7 @@ pub(super) fn run(target: &Target, built: &Built, options: &Options, plan: &Plan
 
 /// A section for a machine, without tests.
 fn section(target: &Target) -> Section {
-    let kind = Kind::Machine(target.version.clone() + "-" + target.arch.name());
-    Section { title: target.title(), kind, machine: target.list(), ..Section::default() }
+    Section { title: target.title(), kind: Kind::Machine(target.name()), ..Section::default() }
 }
 
 /// The section of a machine that could not run its tests.
@@ -130,11 +130,13 @@ fn in_guest(path: &Path) -> PathBuf {
         .map_or_else(|_| Path::new(vm::BIN).join(path.file_name().unwrap_or_default()), Path::to_path_buf)
 }
 
-/// The guest's script: runs each command line one after the other and marks its output with its name.
+/// The guest's script: lists the guest's features, then runs each command line one after the other and marks its output
+/// with its name.
 fn script(runs: &[(String, Command)]) -> String {
     let mut text = format!(
         "run() {{ echo \"{BEGIN}$1\"; shift; \"$@\"; code=$?; echo; echo \"{END}$code\"; }}\n\
-         cd tests || exit 127\n"
+         cd tests || exit 127\n\
+         \"$TRACER_BIN\" doctor --json\n"
     );
     for (name, command) in runs {
         // Writing to a string does not fail.
@@ -186,7 +188,8 @@ fn run_in_machines(
     keep: Keep<'_>,
 ) -> (Vec<Ended>, Vec<String>) {
     let title = target.title();
-    let mut guest = Guest { title: &title, keep: Some(keep), ..Guest::default() };
+    let mut guest =
+        Guest { title: &title, keep: Some(keep), features: Features::of_guest(), ..Guest::default() };
     let mut fresh = 0;
     let outcome = loop {
         let left: Vec<Process<'_>> =
@@ -232,7 +235,7 @@ fn run_in(guest: &mut Guest<'_>, target: &Target, job: &vm::Job) -> Result<vm::O
     })
 }
 
-/// Gets the name of a process that ended, and its results.
+/// Gets the name of a process that ended, and its judged results.
 type Keep<'a> = &'a dyn Fn(&str, &[Ended]);
 
 /// Parses the output of the guest's script.
@@ -240,6 +243,7 @@ type Keep<'a> = &'a dyn Fn(&str, &[Ended]);
 struct Guest<'a> {
     title: &'a str,
     keep: Option<Keep<'a>>,
+    features: Features,
     /// The name of the running process and its report so far.
     current: Option<(String, Suite)>,
     /// The names of the processes that ended.
@@ -257,6 +261,8 @@ impl Guest<'_> {
             self.end(&format!("ended with {code}"));
         } else if let Some((_, suite)) = &mut self.current {
             report::take_line(line, self.title, true, suite);
+        } else {
+            self.features.add(line);
         }
     }
 
@@ -265,7 +271,8 @@ impl Guest<'_> {
         if let Some((name, suite)) = self.current.take() {
             let group = name.split("::").next().unwrap_or_default();
             let is_complete = suite.is_complete();
-            let tests = suite.finish(&name, group, how);
+            let mut tests = suite.finish(&name, group, how);
+            self.features.judge(&mut tests);
             if !is_complete {
                 self.cut_off.push(name.clone());
             } else if let Some(keep) = self.keep {
@@ -295,7 +302,7 @@ mod tests {
         assert_eq!(job.command[..2], ["sh", "-c"]);
         let options = libtest::OPTIONS.join(" ");
         let path = |name: &str| host::root().join(vm::BIN).join(name).display().to_string();
-        let lines: Vec<&str> = job.command[2].lines().skip(2).collect();
+        let lines: Vec<&str> = job.command[2].lines().skip(3).collect();
         assert_eq!(
             lines,
             [
@@ -319,7 +326,9 @@ mod tests {
         echo.arg("a word");
         let runs = [("x::y".to_owned(), echo), ("z".to_owned(), Command::new("false"))];
         let mut sh = Command::new("sh");
-        let out = host::output(sh.args(["-c", &script(&runs)]).current_dir(host::root())).unwrap();
+        let out =
+            host::output(sh.args(["-c", &script(&runs)]).env("TRACER_BIN", "true").current_dir(host::root()))
+                .unwrap();
         assert_eq!(out, "@@ begin x::y\na word\n\n@@ end 0\n@@ begin z\n\n@@ end 1\n");
     }
 

@@ -40,6 +40,7 @@ use options::{MACHINE_TIMEOUT, SUITE_OF, Target, parse_target};
 use report::{Kind, Section};
 use scope::Scope;
 use selection::Groups;
+use skips::Features;
 
 pub(crate) use options::Options;
 
@@ -96,7 +97,6 @@ fn of_checks(title: &str, checks: Vec<lint::Checked>) -> Section {
     Section {
         title: title.to_owned(),
         kind: Kind::Lint,
-        machine: Some(skips::LINT.to_owned()),
         tests: checks.into_iter().map(ended).collect(),
         time,
     }
@@ -142,19 +142,12 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     if options.all {
         rerun::judge_flaky(root, &mut sections)?;
     }
-    // A run that ended early lacks tests that the host's list names, and the core in a machine those of its list.
-    let has_host = sections.iter().any(|section| section.kind == Kind::Host && section.title != UNIT_TESTS);
-    let is_whole = |section: &Section| {
-        !options.is_part()
-            && if section.kind == Kind::Host { has_host } else { options.scope() == Scope::Whole }
-    };
-    let said = skips::judge(root, &mut sections, is_whole)?;
     let (text, fine) = report::summary(&sections);
     if let Some(checkout) = checkout.filter(|_| fine && options.is_gate()) {
         gate::write(root, &checkout, &sections, host::elapsed())?;
     }
     let minutes = host::elapsed().as_secs().div_ceil(60);
-    print!("{said}in {minutes} minutes with the builds\n{text}");
+    print!("in {minutes} minutes with the builds\n{text}");
     Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -230,14 +223,7 @@ const UNIT_TESTS: &str = "host, unit tests";
 /// Runs unit tests, then integration tests, on the host.
 fn on_host(built: &Built, programs: Option<&Path>, options: &Options, plan: &Plan) -> Result<Vec<Section>> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    // The first two numbers: 6.18 of 6.18.5-generic.
-    let series: Vec<&str> = release.trim().splitn(3, ['.', '-']).take(2).collect();
-    let section = |title: String| Section {
-        title,
-        kind: Kind::Host,
-        machine: Some(format!("host-{}", series.join("."))),
-        ..Section::default()
-    };
+    let section = |title: String| Section { title, kind: Kind::Host, ..Section::default() };
     let mut sections = Vec::new();
     if !options.integration {
         sections.push(unit_tests(section(UNIT_TESTS.to_owned()), built, options, plan)?);
@@ -259,6 +245,7 @@ fn unit_tests(mut section: Section, built: &Built, options: &Options, plan: &Pla
     }
     host::step(format!("Testing: {}", section.title));
     let start = Instant::now();
+    let features = Features::here(built.tracer()?, false)?;
     let binaries = built.tests.iter().filter(|binary| !binary.integration);
     for process in binaries.flat_map(TestBinary::processes).filter(|process| options.wants(process)) {
         let here = HostProcess {
@@ -267,7 +254,8 @@ fn unit_tests(mut section: Section, built: &Built, options: &Options, plan: &Pla
             title: &section.title,
             programs: None,
         };
-        let (tests, _) = here.run(&process.arguments(&options.filter), false)?;
+        let (mut tests, _) = here.run(&process.arguments(&options.filter), false)?;
+        features.judge(&mut tests);
         eprintln!("{:40} {} tests", process.binary.name, tests.len());
         section.tests.extend(tests);
     }
@@ -286,6 +274,7 @@ fn integration_tests(
 ) -> Result<Section> {
     host::step(format!("Testing: {}", section.title));
     let start = Instant::now();
+    let features = Features::here(built.tracer()?, true)?;
     section.tests = plan.kept_of(matrix::HERE, |name| !matrix::IS_NO_MODULE.contains(&name));
     // The processes with failed tests, and the places of all their tests in the section.
     let mut failed = Vec::new();
@@ -295,7 +284,8 @@ fn integration_tests(
         let name = process.name();
         let here =
             HostProcess { binary: process.binary, name: name.clone(), title: &section.title, programs };
-        let (tests, is_complete) = here.run(&process.arguments(&options.filter), true)?;
+        let (mut tests, is_complete) = here.run(&process.arguments(&options.filter), true)?;
+        features.judge(&mut tests);
         plan.keep(matrix::HERE, &name, &tests);
         // After the death of a process, some of its tests did not run.
         if is_complete && tests.iter().any(rerun::is_wanted) {
@@ -412,7 +402,6 @@ fn conform(part: &conformance::Part, built: &Built, plan: &Plan) -> Section {
         return Section { title, kind: Kind::Suite, tests: kept, ..Section::default() };
     }
     host::step(format!("Testing: {title}"));
-    let tracer = built.programs.iter().find(|p| p.file_name().is_some_and(|name| name == "tracer"));
     let (mut tests, mut machines) = (Vec::<libtest::Ended>::new(), Vec::new());
     for run in 0..=rerun::TIMES {
         let failed: Vec<&str> =
@@ -421,8 +410,7 @@ fn conform(part: &conformance::Part, built: &Built, plan: &Plan) -> Section {
             break;
         }
         let again = (!tests.is_empty()).then(|| part.only(&failed));
-        let ran = tracer.context("no tracer was built");
-        match ran.and_then(|tracer| again.as_ref().unwrap_or(&part).run(tracer.clone())) {
+        match built.tracer().and_then(|tracer| again.as_ref().unwrap_or(&part).run(tracer.to_owned())) {
             Ok(cases) if tests.is_empty() => tests = cases.into_iter().map(ended).collect(),
             Ok(cases) => {
                 let cases: Vec<libtest::Ended> = cases.into_iter().map(ended).collect();
@@ -449,7 +437,7 @@ fn conform(part: &conformance::Part, built: &Built, plan: &Plan) -> Section {
     }
     tests.extend(machines);
     tests.extend(kept);
-    Section { title, kind: Kind::Suite, machine: None, tests, time: start.elapsed() }
+    Section { title, kind: Kind::Suite, tests, time: start.elapsed() }
 }
 
 /// A case of the suite as a test.

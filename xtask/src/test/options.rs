@@ -30,11 +30,6 @@ impl Target {
         format!("{}-{}", self.version, self.arch.name())
     }
 
-    /// Name of its list of skipped tests; `None` for an image's path.
-    pub(super) fn list(&self) -> Option<String> {
-        (!self.version.contains('/')).then(|| self.name())
-    }
-
     pub(super) fn machine(&self) -> vm::Machine {
         vm::Machine { timeout: MACHINE_TIMEOUT, ..vm::Machine::of(&self.version, self.arch) }
     }
@@ -205,9 +200,7 @@ mod tests {
 
     #[test]
     fn a_run_without_options_has_the_core_of_one_machine() {
-        let of = |options: &Options| {
-            options.targets().unwrap().iter().map(|target| target.list().unwrap()).collect::<Vec<_>>()
-        };
+        let of = |options: &Options| options.targets().unwrap().iter().map(Target::name).collect::<Vec<_>>();
         let gate = Options { host_only: false, ..Options::default_for_tests() };
         assert!(gate.is_gate() && gate.wants_lint() && gate.wants_suite());
         assert_eq!((gate.scope(), of(&gate).len()), (Scope::Core, 1));

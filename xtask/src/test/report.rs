@@ -33,8 +33,6 @@ pub(super) struct Section {
     /// Title, such as the machine.
     pub(super) title: String,
     pub(super) kind: Kind,
-    /// Name of the list of skipped tests, if there is one.
-    pub(super) machine: Option<String>,
     pub(super) tests: Vec<Ended>,
     /// Duration of the run without the build.
     pub(super) time: Duration,
@@ -86,7 +84,7 @@ impl Section {
         self.count(|v| matches!(v, Verdict::Failed(_)))
     }
 
-    pub(super) fn skipped(&self) -> usize {
+    fn skipped(&self) -> usize {
         self.count(|v| matches!(v, Verdict::Skipped(_)))
     }
 }
@@ -216,7 +214,6 @@ mod tests {
             kind: Kind::Host,
             tests: vec![test("a", Verdict::Passed), test("b", Verdict::Skipped("no BTF".into()))],
             time: Duration::from_secs(2),
-            ..Section::default()
         };
         let (text, fine) = summary(std::slice::from_ref(&good));
         assert!(fine);

@@ -1,230 +1,158 @@
-//! The tests that may be skipped on a machine: `tests/skips/MACHINE.txt`, with one line `BINARY::TEST: "WORDS": the
-//! feature that is missing there` per test. The name of a test contains its module.
+//! Whether a test may be skipped: it names the features that it lacks, and they are absent where it ran.
 //!
-//! A skipped test fails the run if it is not listed, or if its reason does not contain the words. A bug in the
-//! detection of a feature therefore fails the run. A listed test that ran is reported, because its line can be
-//! removed. The checks of the lint have a list too. A default machine must have a list. For other machines, such as a
-//! host with another kernel, a list is optional.
+//! A skipped test prints `skipped: FEATURE: WHY`, or several features with `+` between them, of which one would
+//! suffice. A feature is one that `tracer doctor --json` reports on that machine, or one of the environment
+//! ([`Features::environment`]). A skip for a feature that is there fails the run, so that a bug in the detection of a
+//! feature does not silence a test.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::Path;
-use std::time::Duration;
+use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
+use serde_json::Value;
 
 use super::libtest::{Ended, Verdict};
-use super::options;
-use super::report::Section;
+use crate::host;
 
-/// Directory of the lists, relative to the tree's root.
-const LISTS: &str = "tests/skips";
-
-/// Name of the lint's list. A passed check of the lint is not reported, because it may be skipped again in the next run.
-pub(super) const LINT: &str = "lint";
-
-/// The tests that a machine may skip, by `BINARY::TEST`, with the words that the reason must contain.
-type List = BTreeMap<String, String>;
-
-/// Whether a run of all tests uses this machine.
-fn is_default(machine: &str) -> Result<bool> {
-    Ok(machine == LINT || options::machines()?.iter().any(|target| target.list().as_deref() == Some(machine)))
+/// The features of a machine.
+#[derive(Debug, Default)]
+pub(super) struct Features {
+    /// Whether `tracer doctor` reports a feature as available, by its name.
+    doctor: BTreeMap<String, bool>,
+    /// Whether it is a virtual machine, whose environment is known.
+    is_guest: bool,
 }
 
-/// Checks the skipped tests of all sections against the lists and returns the text to report. `is_whole` says whether a
-/// section includes all tests of its machine.
-pub(super) fn judge(
-    root: &Path,
-    sections: &mut [Section],
-    is_whole: impl Fn(&Section) -> bool,
-) -> Result<String> {
-    let mut text = String::new();
-    let mut machines: Vec<String> = sections.iter().filter_map(|section| section.machine.clone()).collect();
-    machines.sort();
-    machines.dedup();
-    for machine in machines {
-        let path = root.join(LISTS).join(format!("{machine}.txt"));
-        let mut of: Vec<&mut Section> =
-            sections.iter_mut().filter(|section| section.machine.as_ref() == Some(&machine)).collect();
-        let whole = of.iter().all(|section| is_whole(section));
-        let skipped: usize = of.iter().map(|section| section.skipped()).sum();
-        if !path.exists() && is_default(&machine)? {
-            let verdict =
-                Verdict::Failed(format!("{machine} is tested by default and has no list in {LISTS}"));
-            let (binary, name) = ("machine".to_owned(), "(its list of skipped tests)".to_owned());
-            of[0].tests.push(Ended { binary, name, verdict, time: Duration::ZERO });
-            continue;
-        }
-        if !path.exists() {
-            let _ = writeln!(
-                text,
-                "{machine} has no list in {LISTS}: its {skipped} skipped tests are not judged"
-            );
-            continue;
-        }
-        let file = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        let list = read(&file).with_context(|| path.display().to_string())?;
-        let tests: Vec<&mut Ended> = of.iter_mut().flat_map(|section| &mut section.tests).collect();
-        let ran = by_list(tests, &list, &machine, whole);
-        for name in ran {
-            let _ = writeln!(text, "{LISTS}/{machine}.txt: {name}");
+impl Features {
+    /// The features of this machine, for root or for this user.
+    pub(super) fn here(tracer: &Path, as_root: bool) -> Result<Self> {
+        let mut doctor = if as_root { host::as_root(tracer)? } else { Command::new(tracer) };
+        let text = host::output(doctor.args(["doctor", "--json"])).context("the features of this machine")?;
+        let mut features = Self::default();
+        text.lines().for_each(|line| features.add(line));
+        Ok(features)
+    }
+
+    /// A guest without features.
+    pub(super) fn of_guest() -> Self {
+        Self { is_guest: true, ..Self::default() }
+    }
+
+    /// Adds a line of `tracer doctor --json`; ignores other lines.
+    pub(super) fn add(&mut self, line: &str) {
+        let Ok(value) = serde_json::from_str::<Value>(line) else { return };
+        if let (Some(name), Some(answer)) = (value["name"].as_str(), value["answer"].as_str()) {
+            self.doctor.insert(name.to_owned(), answer == "yes");
         }
     }
-    Ok(text)
-}
 
-/// Parses a list.
-fn read(text: &str) -> Result<List> {
-    let mut list = List::new();
-    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        let parts = || {
-            let (name, rest) = line.split_once(": \"")?;
-            let (words, why) = rest.split_once("\": ")?;
-            (name.contains("::") && !words.trim().is_empty() && !why.trim().is_empty())
-                .then_some((name, words))
-        };
-        let Some((name, words)) = parts() else { bail!("not BINARY::TEST: \"WORDS\": FEATURE: {line}") };
-        if list.insert(name.to_owned(), words.to_owned()).is_some() {
-            bail!("twice: {name}");
-        }
+    /// Whether a feature of the environment is there; `None` for an unknown name. Guests have all of them but a
+    /// compiler.
+    fn environment(&self, name: &str) -> Option<bool> {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let release = release.trim();
+        Some(match name {
+            // For the kernel's own programs.
+            "compiler" => !self.is_guest && host::which("cc").is_some(),
+            "bpftool" | "setarch" | "trace-cmd" => self.is_guest || host::which(name).is_some(),
+            // Modules that can be loaded.
+            "modules" => self.is_guest || Path::new("/lib/modules").join(release).is_dir(),
+            // Other tracers can have stopped the names of tasks until the next boot (`record-cmd` in instances).
+            "task_names" => self.is_guest,
+            _ => is_at_least(release, name.strip_prefix("linux-")?)?,
+        })
     }
-    Ok(list)
-}
 
-/// Turns skipped tests that are not listed into failures. Returns remarks about the listed tests.
-fn by_list(tests: Vec<&mut Ended>, list: &List, machine: &str, whole: bool) -> Vec<String> {
-    let (mut said, mut seen) = (Vec::new(), Vec::new());
-    for test in tests {
-        let name = format!("{}::{}", test.binary, test.name);
-        let listed = list.get(&name);
-        match &test.verdict {
-            Verdict::Skipped(reason) if listed.is_none_or(|words| !reason.contains(words)) => {
-                let for_that = listed.map_or(String::new(), |words| format!(" but for \"{words}\""));
-                test.verdict = Verdict::Failed(format!(
-                    "skipped ({reason}), which {LISTS}/{machine}.txt does not allow for {name}{for_that}"
-                ));
+    /// Whether a feature is there; `None` for an unknown name.
+    fn has(&self, name: &str) -> Option<bool> {
+        self.doctor.get(name).copied().or_else(|| self.environment(name))
+    }
+
+    /// Makes a skipped test failed if a feature that it names is there, or unknown.
+    pub(super) fn judge(&self, tests: &mut [Ended]) {
+        for test in tests {
+            let Verdict::Skipped(reason) = &test.verdict else { continue };
+            let names = reason.split_once(": ").map_or(reason.as_str(), |(names, _)| names);
+            let wrong = names.split('+').find_map(|name| match self.has(name) {
+                Some(false) => None,
+                Some(true) => Some(format!("`{name}`, which is there")),
+                None => Some(format!("`{name}`, which is no feature of this machine")),
+            });
+            if let Some(wrong) = wrong {
+                test.verdict =
+                    Verdict::Failed(format!("skipped for {wrong} (xtask/src/test/skips.rs): {reason}"));
             }
-            Verdict::Passed if listed.is_some() && machine != LINT => {
-                said.push(format!("{name} is listed, and ran"));
-            }
-            _ => {}
         }
-        seen.push(name);
     }
-    if whole {
-        let gone = list.keys().filter(|name| !seen.contains(name));
-        said.extend(gone.map(|name| format!("{name} is listed, and there is no such test")));
-    }
-    said
+}
+
+/// Whether a kernel's release is at least a version such as 6.11; `None` if that is no version.
+fn is_at_least(release: &str, version: &str) -> Option<bool> {
+    let numbers = |text: &str| -> Option<(u32, u32)> {
+        let mut numbers = text.split(['.', '-', '+']);
+        Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+    };
+    Some(numbers(release)? >= numbers(version)?)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::test::selection::Groups;
-
-    fn test(name: &str, verdict: Verdict) -> Ended {
-        Ended { binary: "hist".into(), name: name.into(), verdict, time: Duration::ZERO }
-    }
 
     #[test]
-    fn a_skip_that_is_not_listed_fails() {
-        let list = read(
-            "# what is missing\n\nhist::a: \"hy\": x\nhist::c: \"no BTF\": y\nhist::gone: \"nothing\": z\n",
-        )
-        .unwrap();
-        let skipped = || Verdict::Skipped("why".to_owned());
-        let mut tests = [
-            test("a", skipped()),
-            test("b", skipped()),
-            test("c", Verdict::Passed),
-            test("d", Verdict::Passed),
-        ];
-        let said = by_list(tests.iter_mut().collect(), &list, "6.1-x86_64", true);
-        assert_eq!(said, ["hist::c is listed, and ran", "hist::gone is listed, and there is no such test"]);
-        assert_eq!(tests[0].verdict, skipped());
-        let Verdict::Failed(why) = &tests[1].verdict else { panic!("{:?}", tests[1]) };
-        assert!(why.contains("tests/skips/6.1-x86_64.txt") && why.contains("hist::b"), "{why}");
-        assert_eq!(tests[3].verdict, Verdict::Passed);
-        // A reason that differs from the listed one.
-        let mut tests = [test("a", Verdict::Skipped("not root".to_owned())), test("c", skipped())];
-        by_list(tests.iter_mut().collect(), &list, "6.1-x86_64", false);
-        for (test, words) in tests.iter().zip(["hy", "no BTF"]) {
-            let Verdict::Failed(why) = &test.verdict else { panic!("{test:?}") };
-            assert!(why.ends_with(&format!("but for \"{words}\"")), "{why}");
-        }
-        // A partial run reports nothing about tests outside it.
-        assert_eq!(by_list(Vec::new(), &list, "x", false), Vec::<String>::new());
-    }
-
-    #[test]
-    fn sections_are_judged_by_their_machines_list() {
-        let root = std::env::temp_dir().join(format!("tracer-skips-{}", std::process::id()));
-        std::fs::create_dir_all(root.join(LISTS)).unwrap();
-        std::fs::write(root.join(LISTS).join("one.txt"), "hist::a: \"why\": x\n").unwrap();
-        let section = |machine: Option<&str>| Section {
-            machine: machine.map(str::to_owned),
-            tests: vec![test("a", Verdict::Skipped("why".into())), test("b", Verdict::Skipped("why".into()))],
-            ..Section::default()
-        };
-        let mut sections =
-            [section(Some("one")), section(Some("two")), section(None), section(Some("6.12-aarch64"))];
-        let text = judge(&root, &mut sections, |_| true).unwrap();
-        assert_eq!(text, "two has no list in tests/skips: its 2 skipped tests are not judged\n");
-        assert_eq!(sections.each_ref().map(Section::skipped), [1, 2, 2, 2]);
-        let failed = |section: &Section| {
-            section.tests.iter().filter(|test| matches!(test.verdict, Verdict::Failed(_))).count()
-        };
-        assert_eq!(sections.each_ref().map(failed), [1, 0, 0, 1], "a default machine must have a list");
-        // The lint's checks, compared with the tree's own list.
-        let offline = || Verdict::Skipped("no advisory database: unable to access it".into());
-        let check = |name: &str, verdict| Ended { binary: LINT.into(), ..test(name, verdict) };
-        let (advisories, others) = ("Advisories about dependencies", "Licences");
-        for verdict in [offline(), Verdict::Passed] {
-            let tests = vec![check(advisories, verdict.clone()), check(others, offline())];
-            let mut lint = [Section { machine: Some(LINT.into()), tests, ..Section::default() }];
-            assert_eq!(judge(crate::host::root(), &mut lint, |_| false).unwrap(), "");
-            assert_eq!(lint[0].tests[0].verdict, verdict);
-            assert_eq!(failed(&lint[0]), 1);
-        }
-        std::fs::remove_dir_all(root).unwrap();
-    }
-
-    #[test]
-    fn lists_are_read_and_invalid_lines_reported() {
-        assert_eq!(read("a::b: \"c\": d\n").unwrap()["a::b"], "c");
-        for wrong in [
-            "a::b",
-            "a::b: ",
-            "a::b: c",
-            "b: \"c\": d",
-            "a::b: \"\": d",
-            "a::b: \"c\": ",
-            "a::b: \"c\": d\na::b: \"c\": d\n",
+    fn a_skip_needs_an_absent_feature() {
+        let mut features = Features::of_guest();
+        for line in [
+            r#"{"answer":"yes","detail":null,"group":"BPF","name":"bpf","why":""}"#,
+            r#"{"answer":"no","name":"own_hist","why":"not built"}"#,
+            r#"{"answer":"unknown","name":"fentry_attach","why":"refused"}"#,
+            "no json",
+            r#"{"other":1}"#,
         ] {
-            assert!(read(wrong).is_err(), "{wrong}");
+            features.add(line);
         }
+        let judged = |features: &Features, reason: &str| {
+            let verdict = Verdict::Skipped(reason.to_owned());
+            let mut test = [Ended { binary: "b".into(), name: "t".into(), verdict, time: Duration::ZERO }];
+            features.judge(&mut test);
+            match &test[0].verdict {
+                Verdict::Skipped(kept) => {
+                    assert_eq!(kept, reason);
+                    None
+                }
+                Verdict::Failed(why) => Some(why.clone()),
+                other => panic!("{other:?}"),
+            }
+        };
+        for fine in ["own_hist: no histograms", "own_hist+fentry_attach: nothing", "compiler: no cc"] {
+            assert_eq!(judged(&features, fine), None, "{fine}");
+        }
+        for (reason, wrong) in [
+            ("bpf: why", "`bpf`, which is there"),
+            ("own_hist+bpf: why", "`bpf`, which is there"),
+            ("task_names: why", "`task_names`, which is there"),
+            ("no histograms", "`no histograms`, which is no feature"),
+            ("", "``, which is no feature"),
+            ("linux-6: why", "`linux-6`, which is no feature"),
+        ] {
+            let why = judged(&features, reason).unwrap_or_else(|| panic!("{reason}"));
+            assert!(why.contains(wrong) && why.ends_with(reason), "{why}");
+        }
+        let here = Features::default();
+        assert_eq!(judged(&here, "task_names: other tracers"), None);
+        assert_eq!(here.has("compiler"), Some(host::which("cc").is_some()));
+        assert_eq!(here.has("linux-2.6"), Some(true));
+        assert_eq!(here.has("linux-999.0"), Some(false));
     }
 
     #[test]
-    fn the_trees_own_lists_can_be_read() {
-        let lists = crate::host::root().join(LISTS);
-        let groups = Groups::read(crate::host::root()).unwrap();
-        let mut count = 0;
-        for entry in std::fs::read_dir(lists).unwrap() {
-            let path = entry.unwrap().path();
-            let list = read(&std::fs::read_to_string(&path).unwrap()).unwrap();
-            assert!(!list.is_empty(), "{}", path.display());
-            for name in list.keys().filter(|name| !name.starts_with("lint::")) {
-                let module = name.rsplit_once("::").map_or("", |(module, _)| module);
-                assert!(groups.has(module), "{}: {name}", path.display());
-            }
-            count += 1;
-        }
-        for target in ["6.1-x86_64", "6.12-x86_64", "6.12-aarch64", LINT] {
-            assert!(is_default(target).unwrap(), "{target}");
-        }
-        assert!(!is_default("6.6-x86_64").unwrap() && !is_default("host-6.18").unwrap());
-        assert!(count >= 5, "{count} lists");
+    fn versions_are_compared_by_numbers() {
+        assert_eq!(is_at_least("6.12.1-cloud", "6.9"), Some(true));
+        assert_eq!(is_at_least("6.1.0-56-cloud", "6.11"), Some(false));
+        assert_eq!(is_at_least("6.11-rc1", "6.11"), Some(true));
+        assert_eq!(is_at_least("6.11", "six"), None);
     }
 }

@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn the_kernel_hashes_pointers() {
         let Ok(hashes) = Hashes::new() else {
-            eprintln!("skipped: no program can be loaded, or none with bpf_snprintf");
+            eprintln!("skipped: prog_syscall: no program can be loaded, or none with bpf_snprintf");
             return;
         };
         let [one, other] = [0xffff_8000_1234_5678, 0xffff_8000_1234_5680].map(|pointer| hashes.of(pointer));

@@ -153,13 +153,15 @@ mod tests {
     #[test]
     fn functions_of_the_kernel_are_found_and_read() {
         let Ok(mut text) = TextReader::new() else {
-            eprintln!("skipped: no program can be loaded, or none with bpf_kallsyms_lookup_name");
+            eprintln!(
+                "skipped: prog_syscall: no program can be loaded, or none with bpf_kallsyms_lookup_name"
+            );
             return;
         };
         assert_eq!(text.address("no_such_function_of_the_kernel"), None);
         assert_eq!(text.address(&"x".repeat(BLOCK)), None);
         let Some(address) = text.address("trace_event_buffer_reserve") else {
-            eprintln!("skipped: addresses of the kernel are hidden");
+            eprintln!("skipped: kernel_symbols: addresses of the kernel are hidden");
             return;
         };
         let symbols = crate::kernel::Symbols::running().unwrap();

@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn both_capabilities_are_needed_and_enough() {
         if !capabilities(None).is_ok_and(|own| own.effective.contains(CAPABILITIES)) {
-            return eprintln!("skipped: CAP_SYS_PTRACE and CAP_DAC_OVERRIDE");
+            return eprintln!("skipped: cap_sys_admin: CAP_SYS_PTRACE and CAP_DAC_OVERRIDE");
         }
         let mut other = Command::new("cat");
         let mut other =

@@ -361,7 +361,7 @@ mod tests {
                 .stdout(std::process::Stdio::piped());
             command.spawn()
         };
-        let Ok(mut first) = run() else { return eprintln!("skipped: setarch") };
+        let Ok(mut first) = run() else { return eprintln!("skipped: setarch: not installed") };
         let mut second = run().unwrap();
         // Each child has executed cat once it echoes the byte.
         for child in [&mut first, &mut second] {

@@ -217,7 +217,7 @@ mod tests {
     fn engine() -> Option<Engine> {
         let engine = Facts::running().ok().and_then(|facts| Engine::new(Arc::new(facts)).ok());
         if engine.is_none() {
-            eprintln!("skipped: tracefs");
+            eprintln!("skipped: tracefs: no engine without it");
         }
         engine
     }

@@ -210,11 +210,11 @@ mod tests {
     #[test]
     fn processes_are_followed_and_not_threads() {
         let Some(offsets) = Facts::running().ok().and_then(|facts| task_offsets(&facts)) else {
-            return eprintln!("skipped: no BTF");
+            return eprintln!("skipped: btf: the types of tasks are not known");
         };
         let mut tasks = match Tasks::follow(offsets, None) {
             Ok(tasks) => tasks,
-            Err(cause) => return eprintln!("skipped: {cause}"),
+            Err(cause) => return eprintln!("skipped: cap_bpf: {cause}"),
         };
         // Children of other tests must not appear: only one of this test's children is followed.
         let start = || Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();

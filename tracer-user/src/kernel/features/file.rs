@@ -22,7 +22,7 @@ pub(super) fn features() -> Vec<Feature> {
             Ok(tracefs) => own.seen(tracefs, config.as_ref()),
             Err(_) => Answer::unknown("no tracefs"),
         };
-        feature(Group::Tracefs, own.name, own.purpose, own.setting, answer)
+        feature(Group::Tracefs, own.name, own.purpose, own.since, answer)
     }));
     features
 }
@@ -89,93 +89,108 @@ const DEVICES: [(&str, &str, &str, &str, &str); 4] = [
 struct Own {
     name: &'static str,
     purpose: &'static str,
-    setting: &'static str,
-    /// A file of tracefs that exists exactly if the feature is built.
-    file: Option<&'static str>,
-    /// The setting without `CONFIG_`, checked if `file` is None.
-    config: &'static str,
+    /// The setting that builds it, or the version that introduced it.
+    since: &'static str,
+    sign: Sign,
+}
+
+/// The sign of a feature of tracefs.
+enum Sign {
+    /// A file that exists exactly if the feature is built.
+    File(&'static str),
+    /// A word of the file `README`.
+    Readme(&'static str),
+    /// A setting without `CONFIG_`.
+    Setting(&'static str),
 }
 
 impl Own {
     fn seen(&self, tracefs: &Tracefs, config: Option<&Config>) -> Answer {
-        if let Some(file) = self.file {
-            return match tracefs.open_file(file, rustix::fs::OFlags::PATH) {
-                Ok(Some(_)) => Answer::Yes,
-                Ok(None) => Answer::no(format!("not built ({})", self.setting)),
-                Err(error) => Answer::unknown(with_cause(&error)),
-            };
-        }
-        match config {
-            Some(config) if config.has(self.config) => Answer::Yes,
-            Some(_) => Answer::no(format!("not built ({})", self.setting)),
-            None => Answer::unknown("the kernel's configuration is not available"),
-        }
+        let answer = |is_there: bool| match is_there {
+            true => Answer::Yes,
+            false if self.since.starts_with("CONFIG_") => Answer::no(format!("not built ({})", self.since)),
+            false => Answer::no(format!("older than {}", self.since)),
+        };
+        let found = match self.sign {
+            Sign::File(file) => tracefs.open_file(file, rustix::fs::OFlags::PATH).map(|file| file.is_some()),
+            Sign::Readme(word) => {
+                tracefs.read("README").map(|text| text.is_some_and(|text| text.contains(word)))
+            }
+            Sign::Setting(setting) => match config {
+                Some(config) => Ok(config.has(setting)),
+                None => return Answer::unknown("the kernel's configuration is not available"),
+            },
+        };
+        found.map_or_else(|error| Answer::unknown(with_cause(&error)), answer)
     }
 }
 
-const OWN: [Own; 9] = [
+const OWN: [Own; 11] = [
     Own {
         name: "own_hist",
         purpose: "hist triggers",
-        setting: "CONFIG_HIST_TRIGGERS",
-        file: Some("events/sched/sched_switch/hist"),
-        config: "HIST_TRIGGERS",
+        since: "CONFIG_HIST_TRIGGERS",
+        sign: Sign::File("events/sched/sched_switch/hist"),
+    },
+    Own {
+        name: "own_hist_nohitcount",
+        purpose: "hist triggers without hit counts",
+        since: "6.3",
+        sign: Sign::Readme("nohitcount"),
     },
     Own {
         name: "own_synthetic",
         purpose: "synthetic events",
-        setting: "CONFIG_SYNTH_EVENTS",
-        file: Some("synthetic_events"),
-        config: "SYNTH_EVENTS",
+        since: "CONFIG_SYNTH_EVENTS",
+        sign: Sign::File("synthetic_events"),
     },
     Own {
         name: "own_snapshot",
         purpose: "snapshots",
-        setting: "CONFIG_TRACER_SNAPSHOT",
-        file: Some("snapshot"),
-        config: "TRACER_SNAPSHOT",
+        since: "CONFIG_TRACER_SNAPSHOT",
+        sign: Sign::File("snapshot"),
     },
     Own {
         name: "own_user_events",
         purpose: "user events",
-        setting: "CONFIG_USER_EVENTS",
-        file: Some("user_events_data"),
-        config: "USER_EVENTS",
+        since: "CONFIG_USER_EVENTS",
+        sign: Sign::File("user_events_data"),
     },
     Own {
         name: "own_kprobe_events",
         purpose: "kprobe events",
-        setting: "CONFIG_KPROBE_EVENTS",
-        file: Some("kprobe_events"),
-        config: "KPROBE_EVENTS",
+        since: "CONFIG_KPROBE_EVENTS",
+        sign: Sign::File("kprobe_events"),
     },
     Own {
         name: "own_uprobe_events",
         purpose: "uprobe events",
-        setting: "CONFIG_UPROBE_EVENTS",
-        file: Some("uprobe_events"),
-        config: "UPROBE_EVENTS",
+        since: "CONFIG_UPROBE_EVENTS",
+        sign: Sign::File("uprobe_events"),
     },
     Own {
         name: "own_syscall_events",
         purpose: "an event for each system call",
-        setting: "CONFIG_FTRACE_SYSCALLS",
-        file: Some("events/syscalls"),
-        config: "FTRACE_SYSCALLS",
+        since: "CONFIG_FTRACE_SYSCALLS",
+        sign: Sign::File("events/syscalls"),
     },
     Own {
         name: "own_fprobe_events",
         purpose: "function events",
-        setting: "CONFIG_FPROBE_EVENTS",
-        file: None,
-        config: "FPROBE_EVENTS",
+        since: "CONFIG_FPROBE_EVENTS",
+        sign: Sign::Setting("FPROBE_EVENTS"),
+    },
+    Own {
+        name: "own_probe_types",
+        purpose: "arguments of probes by name",
+        since: "CONFIG_PROBE_EVENTS_BTF_ARGS",
+        sign: Sign::Setting("PROBE_EVENTS_BTF_ARGS"),
     },
     Own {
         name: "own_function_tracer",
         purpose: "fentry, kprobe.multi",
-        setting: "CONFIG_FUNCTION_TRACER",
-        file: None,
-        config: "FUNCTION_TRACER",
+        since: "CONFIG_FUNCTION_TRACER",
+        sign: Sign::Setting("FUNCTION_TRACER"),
     },
 ];
 
@@ -210,6 +225,9 @@ mod tests {
             Answer::no("not built (CONFIG_FPROBE_EVENTS)")
         );
         assert!(matches!(seen("own_fprobe_events", None), Answer::Unknown(_)));
+        assert_eq!(seen("own_hist_nohitcount", None), Answer::no("older than 6.3"));
+        std::fs::write(dir.join("README"), "[:nohitcount]\n").unwrap();
+        assert_eq!(seen("own_hist_nohitcount", None), Answer::Yes);
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

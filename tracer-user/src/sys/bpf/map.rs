@@ -396,7 +396,7 @@ mod tests {
     fn map(spec: &MapSpec<'_>) -> Option<Map> {
         match Map::create(spec) {
             Err(Errno::PERM | Errno::ACCESS) => {
-                eprintln!("skipped: bpf(2) wants CAP_BPF");
+                eprintln!("skipped: cap_bpf: bpf(2) wants CAP_BPF");
                 None
             }
             made => Some(made.unwrap()),

@@ -82,7 +82,7 @@ mod tests {
                 assert!(found.start <= at && at < found.end && found.readable && found.writable);
                 assert_eq!(mapping_at(&maps, found.start), Ok(found));
             }
-            Err(Errno::NOTTY) => return eprintln!("skipped: PROCMAP_QUERY (6.11)"),
+            Err(Errno::NOTTY) => return eprintln!("skipped: linux-6.11: PROCMAP_QUERY"),
             Err(errno) => panic!("{errno}"),
         }
         assert_eq!(mapping_at(&maps, 8), Err(Errno::NOENT));

@@ -138,7 +138,9 @@ mod tests {
         let online = Cpus::online().unwrap();
         let off = Cpus::possible().unwrap().ids();
         match open_on(&dummy(), online.first()) {
-            Err(Errno::PERM | Errno::ACCESS) => return eprintln!("skipped: perf events want CAP_PERFMON"),
+            Err(Errno::PERM | Errno::ACCESS) => {
+                return eprintln!("skipped: cap_perfmon: perf events want CAP_PERFMON");
+            }
             opened => drop(opened.unwrap()),
         }
         assert!(open_on(&dummy(), off).is_err(), "there is no such CPU");
