@@ -308,11 +308,9 @@ fn in_machine(
     };
     host::step(format!("Running ftracetest on Linux {} ({})", machine.version, machine.arch.name()));
     let mut results = Results::default();
-    let outcome = vm::run(machine, &job, &mut |stream, bytes| {
-        vm::pass_on(vm::Stream::Err, bytes);
-        if stream == vm::Stream::Out {
-            results.take(bytes);
-        }
+    let outcome = vm::run(machine, &job, &mut |stream, bytes| match stream {
+        vm::Stream::Out => results.take(bytes),
+        vm::Stream::Err => vm::pass_on(stream, bytes),
     })?;
     ensure!(!results.cases.is_empty(), "ftracetest ended with {} and no result", outcome.code);
     results.conclude(&outcome.release, outcome.time, logs)
@@ -334,7 +332,6 @@ fn here(suite: &Path, tests: &[String], logs: &Path) -> Result<Run> {
             match out.read(&mut bytes)? {
                 0 => break,
                 length => {
-                    vm::pass_on(vm::Stream::Err, &bytes[..length]);
                     results.take(&bytes[..length]);
                 }
             }
@@ -354,12 +351,15 @@ struct Results {
 }
 
 impl Results {
-    /// Adds output of the suite. One line contains both the start and the result of a case.
+    /// Adds output of the suite and shows its complete lines, as another machine may write between two parts of a line.
+    /// One line contains both the start and the result of a case.
     fn take(&mut self, bytes: &[u8]) {
         self.pending.extend_from_slice(bytes);
         while let Some(end) = self.pending.iter().position(|b| *b == b'\n') {
             let line: Vec<u8> = self.pending.drain(..=end).collect();
-            self.cases.extend(parse_case(&String::from_utf8_lossy(&line)));
+            let line = String::from_utf8_lossy(&line);
+            eprint!("{line}");
+            self.cases.extend(parse_case(&line));
         }
     }
 
