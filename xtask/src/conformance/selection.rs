@@ -12,23 +12,17 @@ pub(crate) fn directories() -> impl Iterator<Item = &'static str> {
     IN_SCOPE.into_iter()
 }
 
-/// Cases that every run takes. Each is short and represents a part of the mirror.
-const CORE: [&str; 14] = [
-    "00basic/basic2.tc",
+/// Cases that every run takes. They use what the mirror implements in its own way: snapshots, functions, instances,
+/// types of arguments, and synthetic events from histograms. A case takes half a minute in an emulated machine, because
+/// the suite resets every event before it, and some run twice, in an instance too.
+const CORE: [&str; 5] = [
     "00basic/snapshot.tc",
-    "dynevent/add_remove_eprobe.tc",
     "dynevent/add_remove_fprobe.tc",
-    "dynevent/generic_clear_event.tc",
-    "event/event-enable.tc",
-    "event/event-pid.tc",
-    "filter/event-filter-function.tc",
     "instances/instance-event.tc",
     "kprobe/kprobe_args_type.tc",
-    "trigger/inter-event/trigger-synthetic_event_syntax_errors.tc",
     "trigger/inter-event/trigger-onmatch-action-hist.tc",
-    "trigger/trigger-filter.tc",
-    "trigger/trigger-hist.tc",
 ];
+
 /// The files of `test.d` in scope, sorted.
 pub(super) fn in_scope(suite: &Path) -> Result<Vec<String>> {
     let mut files = Vec::new();
@@ -57,10 +51,6 @@ mod tests {
     #[test]
     fn the_core_is_in_scope() {
         let dir = |case: &str| case.rsplit_once('/').unwrap().0.to_owned();
-        let covered: Vec<String> = CORE.iter().map(|case| dir(case)).collect();
-        for scope in IN_SCOPE {
-            assert!(covered.iter().any(|dir| dir == scope), "{scope}");
-        }
-        assert!(covered.iter().all(|dir| IN_SCOPE.contains(&dir.as_str())));
+        assert!(CORE.iter().all(|case| IN_SCOPE.contains(&dir(case).as_str())));
     }
 }
