@@ -28,9 +28,9 @@ const OWN: i32 = (1 << 30) + (3 << 26);
 const SEQUENCES: u32 = 520;
 const SCENES: u32 = 1_300;
 const DEFINITIONS: u32 = 3_900;
-/// Smallest number of cases on slow machines.
+/// Smallest number of compared cases, of accepted commands or lines, and of refused ones. An emulated machine makes at
+/// least 40 cases.
 const CASES_MIN: u32 = 20;
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One side: the directory of an instance, and the root of its mount.
 #[derive(Debug)]
@@ -223,9 +223,6 @@ fn commands_are_answered_alike() {
         let (start, mut cases, mut taken, mut refused, mut differences) =
             (Instant::now(), 0, 0, 0, Vec::new());
         for _ in 0..made {
-            if cases.min(taken).min(refused) >= CASES_MIN && start.elapsed() > PATIENCE {
-                break;
-            }
             let commands = sequences.pop_front().unwrap_or_else(|| {
                 let commands = generator.sequence();
                 commands.into_iter().map(|(event, text)| (event, after_hist(&text))).collect()
@@ -313,9 +310,6 @@ fn scenes_show_the_same() {
         let mut made = Scenes::new(seed() + 5, OWN, thread.as_raw_nonzero().get());
         let (start, mut cases, mut counts, mut differences) = (Instant::now(), 0, [0; 3], Vec::new());
         for _ in 0..host::share(SCENES) {
-            if cases.min(counts[0]).min(counts[2]) >= CASES_MIN && start.elapsed() > PATIENCE {
-                break;
-            }
             let scene = made.scene();
             cases += 1;
             if let Some(difference) = differs(pair, &scene, &mut counts)? {
@@ -550,9 +544,6 @@ fn definitions_are_answered_alike() {
         let mut rng = Rng::new(seed() + 3);
         let (start, mut cases, mut taken, mut differences) = (Instant::now(), 0, 0, Vec::new());
         for _ in 0..host::share(DEFINITIONS) {
-            if cases.min(taken) >= CASES_MIN && start.elapsed() > PATIENCE {
-                break;
-            }
             cases += 1;
             let mut lines = Vec::new();
             for _ in 0..3 {

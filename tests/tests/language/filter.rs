@@ -21,16 +21,14 @@ use tracer_user::lang::filter::{Dialect, ErrorKind, Feature, Request, request, s
 use tracer_user::plan::resolve::{self, Machine, ResolveEnv};
 
 /// Number of random filters, over all events in turn.
-const CASES: u32 = 30_000;
+const CASES: u32 = 13_000;
 
-/// Smallest number of filters on slow machines, which stop earlier.
-const CASES_MIN: u32 = 1_000;
+/// Of the generated filters on a kind of field, every `n`th is compared. The number of values is no multiple of it, so
+/// that each kind has others.
+const STEP: u32 = 3;
 
 /// Time limit for shortening a text that shows a difference.
 const SHORTENING: Duration = Duration::from_secs(20);
-
-/// Time limit on slow machines.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Symbols that filters name: functions, data, edges of the image, addresses, and names of no symbol.
 const SYMBOLS: &[&str] = &[
@@ -289,11 +287,8 @@ fn filters_on_every_kind_of_field_agree() {
     let Some(kernel) = Kernel::open("fields") else { return };
     let start = Instant::now();
     let mut seen = BTreeSet::new();
-    let (mut made, mut cases, part) = (0, 0, host::part());
+    let (mut made, mut cases, part) = (0, 0, host::part().max(STEP));
     for format in &kernel.formats {
-        if cases >= CASES_MIN && start.elapsed() > PATIENCE {
-            break;
-        }
         let mut names = if seen.is_empty() { GENERIC.to_vec() } else { Vec::new() };
         for field in format.common.iter().chain(&format.fields) {
             if seen.insert((field.ty.clone(), field.size, field.signed)) {
@@ -340,11 +335,7 @@ fn filters_on_every_kind_of_field_agree() {
         }
     }
     println!("{cases} filters over {} kinds of field agree, in {:?}", seen.len(), start.elapsed());
-    assert!(
-        cases >= CASES_MIN && seen.len() >= 10,
-        "only {cases} filters over {} kinds of field",
-        seen.len()
-    );
+    assert!(cases >= 1_000 && seen.len() >= 10, "only {cases} filters over {} kinds of field", seen.len());
 }
 
 #[test]
@@ -364,10 +355,8 @@ fn random_filters_are_accepted_and_refused_alike() {
         .collect();
     let mut rng = Rng::new(1);
     let (mut taken, mut refused) = (0, BTreeMap::<String, u32>::new());
-    for case in 0..host::share(CASES) {
-        if case >= CASES_MIN && start.elapsed() > PATIENCE {
-            break;
-        }
+    let cases = host::share(CASES);
+    for case in 0..cases {
         let format = &kernel.formats[(case as usize * 7) % kernel.formats.len()];
         let (dialect, cpus, seed) = (kernel.machine.dialect(), kernel.machine.cpu_ids(), rng.bits());
         if case % 2 == 0 {
@@ -391,7 +380,8 @@ fn random_filters_are_accepted_and_refused_alike() {
         refused.values().sum::<u32>(),
         start.elapsed()
     );
-    assert!(taken >= CASES_MIN / 2 && refused.values().sum::<u32>() >= CASES_MIN / 4);
+    // Every second filter is valid by construction; of the others most are invalid.
+    assert!(taken >= cases / 2 && refused.values().sum::<u32>() >= cases / 4);
     assert!(refused.len() >= 10, "{refused:?}");
 }
 
