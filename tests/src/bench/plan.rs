@@ -40,13 +40,15 @@ pub enum Part {
     Throughput,
     /// Enabling and disabling all events.
     All,
+    /// Small requests to a mirror while something else is in progress.
+    Delays,
     /// Instructions and helpers of which a hit consists.
     Parts,
 }
 
 impl Part {
     /// All parts, in the order of their tables.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Cost,
         Self::Untraced,
         Self::Consumers,
@@ -57,6 +59,7 @@ impl Part {
         Self::Unread,
         Self::Throughput,
         Self::All,
+        Self::Delays,
         Self::Parts,
     ];
 
@@ -73,6 +76,7 @@ impl Part {
             Self::Unread => "unread",
             Self::Throughput => "throughput",
             Self::All => "all",
+            Self::Delays => "delays",
             Self::Parts => "parts",
         }
     }

@@ -13,7 +13,8 @@ usage: tracer-bench [options]
 
   --rounds N     rounds of every measurement (default 9)
   --tools LIST   of tracefs,bpftrace,tracer (default: all that are there)
-  --only LIST    of cost,untraced,consumers,probes,functions,events,first,unread,throughput,all,parts
+  --only LIST    of cost,untraced,consumers,probes,functions,events,first,unread,throughput,all,
+                 delays,parts
                  (default: all of these)
   --rows TEXT    of `cost` and `probes` only those lines that have this in their names
   --json FILE    write the values of all rounds

@@ -137,7 +137,9 @@ fn long_texts_delay_nobody() {
             ensure!(reader.join().expect("no panic")? == 20, "every read returned its bytes");
         }
         eprintln!("{looks} other requests meanwhile, {longest:?} at most");
-        ensure!(looks > 20 && longest < Duration::from_millis(500), "{looks} requests, {longest:?} at most");
+        // A request that waits for the readers takes longer than this; `./x bench --only delays` measures it.
+        let limit = host::patience(Duration::from_secs(10));
+        ensure!(looks > 20 && longest < limit, "{looks} requests, {longest:?} at most");
         Ok(())
     };
     test().unwrap_or_else(|error| panic!("{error:#}"));

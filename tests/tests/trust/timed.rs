@@ -1,73 +1,119 @@
-//! Shared code of the tests of time limits: a timer of a small repeated action, and client processes.
+//! Shared code of the tests of time limits: limits against hanging, a repeated small request with the times of each
+//! answer, and client processes.
+//!
+//! No verdict depends on how fast a request is: `./x bench --only delays` measures that. The tests check that a small
+//! request is answered while something else is in progress, which is certain on a slow machine too.
 
-use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use tracer_tests::host;
 use tracer_tests::mirror::names;
 
-/// Measures the duration of a small action repeatedly.
-pub(crate) struct Timed {
-    stop: Arc<AtomicBool>,
-    thread: std::thread::JoinHandle<Result<Vec<Duration>>>,
+/// Time limit of an action that usually takes less than 100 ms. Only an action that hangs exceeds it.
+pub(crate) fn soon() -> Duration {
+    host::patience(Duration::from_secs(10))
 }
 
-impl Timed {
-    pub(crate) fn start(mut act: impl FnMut() -> Result<()> + Send + 'static) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let ends = Arc::clone(&stop);
+/// Time limit of a large request, such as enabling a thousand events, which usually takes less than a second.
+pub(crate) fn at_last() -> Duration {
+    host::patience(Duration::from_secs(60))
+}
+
+/// Runs a function in a separate thread; `None` when it takes too long.
+pub(crate) fn within<T: Send + 'static>(
+    limit: Duration,
+    act: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (done, is_done) = channel();
+    std::thread::spawn(move || done.send(act()));
+    is_done.recv_timeout(limit).ok()
+}
+
+/// Waits until a condition holds, for at most [`soon`].
+pub(crate) fn await_true(what: &str, mut is_true: impl FnMut() -> Result<bool>) -> Result<()> {
+    let end = Instant::now() + soon();
+    while !is_true()? {
+        ensure!(Instant::now() < end, "{what}: not yet");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+/// When a request began and when it was answered.
+type Span = (Instant, Instant);
+
+/// A thread that repeats a small request.
+pub(crate) struct Repeated {
+    name: &'static str,
+    answers: Arc<Mutex<Vec<Span>>>,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Result<()>>,
+}
+
+impl Repeated {
+    pub(crate) fn start(name: &'static str, mut act: impl FnMut() -> Result<()> + Send + 'static) -> Self {
+        let (stop, answers) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+        let (ends, kept) = (Arc::clone(&stop), Arc::clone(&answers));
         let thread = std::thread::spawn(move || {
-            let mut all = Vec::new();
             while !ends.load(Ordering::Relaxed) {
                 let start = Instant::now();
                 act()?;
-                all.push(start.elapsed());
+                kept.lock().unwrap_or_else(PoisonError::into_inner).push((start, Instant::now()));
                 std::thread::sleep(Duration::from_millis(1));
             }
-            Ok(all)
+            Ok(())
         });
-        Self { stop, thread }
+        Self { name, answers, stop, thread }
     }
 
-    /// The number of actions, the 99th percentile and the maximum.
-    pub(crate) fn end(self) -> Result<(usize, Duration, Duration)> {
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn spans(&self) -> Vec<Span> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The number of requests that began after `from` and were answered before `to`.
+    pub(crate) fn answered_within(&self, (from, to): Span) -> usize {
+        self.spans().iter().filter(|(began, ended)| *began > from && *ended < to).count()
+    }
+
+    /// Waits for this many further answers, each for at most [`soon`].
+    pub(crate) fn pass(&self, count: usize) -> Result<()> {
+        for more in self.spans().len()..self.spans().len() + count {
+            let end = Instant::now() + soon();
+            while self.spans().len() <= more {
+                ensure!(!self.thread.is_finished(), "{}: failed", self.name);
+                ensure!(Instant::now() < end, "{}: no answer", self.name);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the thread. Returns the number of answers. A request that waited for longer than [`soon`] is an error.
+    pub(crate) fn end(self) -> Result<usize> {
         self.stop.store(true, Ordering::Relaxed);
-        let mut all = self.thread.join().ok().context("a thread failed")??;
-        all.sort_unstable();
-        ensure!(all.len() >= 50, "only {} were timed", all.len());
-        Ok((all.len(), all[all.len() * 99 / 100], all[all.len() - 1]))
+        await_true(self.name, || Ok(self.thread.is_finished()))?;
+        let all = self.spans();
+        self.thread.join().ok().context("a thread panicked")?.context(self.name)?;
+        let longest = all.iter().map(|(began, ended)| *ended - *began).max().unwrap_or_default();
+        ensure!(longest < soon(), "{}: a request took {longest:?}", self.name);
+        Ok(all.len())
     }
 }
 
-/// Two threads that wake each other through pipes. They measure the machine's own delay in a small request.
-pub(crate) fn machine() -> Result<Timed> {
-    let (asked, ask) = rustix::pipe::pipe()?;
-    let (answered, answer) = rustix::pipe::pipe()?;
-    let (mut asked, mut answer) = (File::from(asked), File::from(answer));
-    std::thread::spawn(move || {
-        let mut byte = [0];
-        while asked.read_exact(&mut byte).is_ok() && answer.write_all(&byte).is_ok() {}
-    });
-    let (mut ask, mut answered) = (File::from(ask), File::from(answered));
-    Ok(Timed::start(move || {
-        ask.write_all(&[1])?;
-        Ok(answered.read_exact(&mut [0])?)
-    }))
-}
-
-/// Time limit of a small request that does not wait, on a machine with other load.
-pub(crate) fn soon() -> Duration {
-    host::patience(Duration::from_secs(5))
-}
-
-/// Locked by the running test: the tests measure times, so they run one at a time.
+/// Locked by the running test: the tests load the machine and close many events, so they run one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Runs a test that needs root, alone.
@@ -88,6 +134,16 @@ impl Client {
         // The client writes a byte just before its main action.
         client.0.stdout.as_mut().context("its output")?.read_exact(&mut [0])?;
         Ok(client)
+    }
+
+    /// Waits until the process waits in a page fault, or has ended.
+    pub(crate) fn blocks(&mut self) -> Result<()> {
+        let call = format!("/proc/{}/syscall", self.0.id());
+        await_true("the client waits in a page fault", || {
+            // A process that waits outside a system call has the number -1.
+            Ok(self.0.try_wait()?.is_some()
+                || std::fs::read_to_string(&call).is_ok_and(|text| text.starts_with("-1 ")))
+        })
     }
 
     /// The signal that ended the process, if it ended by itself within the limit.

@@ -3,6 +3,7 @@
 mod all;
 mod consumers;
 mod cost;
+mod delays;
 mod events;
 mod first;
 mod functions;
@@ -30,6 +31,7 @@ pub(super) fn part(part: Part, plan: &Plan, raw: &mut RawData) -> Result<String>
         Part::Unread => unread::run(plan, raw),
         Part::Throughput => throughput::run(plan, raw),
         Part::All => all::run(plan, raw),
+        Part::Delays => delays::run(plan, raw),
         Part::Parts => parts::run(raw),
     }
 }
