@@ -15,6 +15,7 @@ pub mod load;
 pub mod mirror;
 pub mod oracle;
 pub mod probes;
+pub mod races;
 pub mod soak;
 pub mod tracer;
 pub mod tree;

@@ -105,6 +105,14 @@ impl Mounted {
         self.running.take().context("it runs")?.stop_within(limit)
     }
 
+    /// Waits for the end of a daemon that a signal ends.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub fn ended_within(mut self, limit: Duration) -> Result<Outcome> {
+        self.running.take().context("it runs")?.wait_within(limit)
+    }
+
     /// Kills the daemon; the kernel cleans up after it.
     pub fn kill(&mut self) {
         drop(self.running.take());

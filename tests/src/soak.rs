@@ -349,3 +349,36 @@ pub fn run(length: Duration, seed: u64, say: impl Fn(&Report)) -> Result<Report>
     ensure!(report.hits > 0 && report.filtered > 0 && report.changes > 0 && report.readers > 0, "{report:?}");
     Ok(report)
 }
+
+/// Time limit for the end of a daemon with all events of the machine enabled; it usually takes 100 ms.
+const END: Duration = Duration::from_secs(10);
+
+/// Time limit for the kernel to close all events, which it does one after the other.
+const CLOSED: Duration = Duration::from_secs(300);
+
+/// Ends a daemon with all events of the machine enabled, and waits until another process has closed them. Returns the
+/// time that the daemon took.
+///
+/// # Errors
+/// When the daemon does not end, or the events stay.
+pub fn end_with_all_events() -> Result<Duration> {
+    let mounted = Mounted::start("all")?;
+    let closers = mounted.helpers("tracer-closer")?;
+    let [closer] = closers[..] else { bail!("{closers:?} close events") };
+    set(mounted.dir(), "set_event_pid", &std::process::id().to_string())?;
+    for value in ["1", "0", "1"] {
+        set(mounted.dir(), "events/enable", value)?;
+    }
+    let start = Instant::now();
+    mounted.stop_within(END)?.success()?;
+    let took = start.elapsed();
+    let runs = || {
+        let stat = fs::read_to_string(format!("/proc/{closer}/stat")).unwrap_or_default();
+        stat.contains("(tracer-closer)") && !stat.contains("(tracer-closer) Z")
+    };
+    while runs() {
+        ensure!(start.elapsed() < CLOSED, "events are still being closed");
+        thread::sleep(Duration::from_millis(100));
+    }
+    Ok(took)
+}

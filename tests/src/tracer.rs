@@ -240,7 +240,11 @@ impl Running {
         self.wait_within(END)
     }
 
-    fn wait_within(mut self, limit: Duration) -> Result<Outcome> {
+    /// Does the same as [`Running::wait`] with another time limit.
+    ///
+    /// # Errors
+    /// When it does not end in time; the program is then killed.
+    pub fn wait_within(mut self, limit: Duration) -> Result<Outcome> {
         let deadline = Instant::now() + limit;
         while self.child.try_wait()?.is_none() {
             if Instant::now() > deadline {

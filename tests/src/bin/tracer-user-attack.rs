@@ -1,8 +1,8 @@
 //! A test program that attacks a mirror through its user events. It also executes a copy of itself, which checks its
 //! own memory for foreign writes.
 //!
-//! All pages that it registers with the mirror are at two addresses, [`ZEROES`] and [`ONES`]. Each program maps its
-//! own pages there.
+//! All pages that it registers with the mirror are at two addresses, [`races::ZEROES`] and [`races::ONES`]. Each
+//! program maps its own pages there.
 
 use std::{
     collections::BTreeMap,
@@ -12,10 +12,7 @@ use std::{
     os::unix::process::CommandExt,
     path::Path,
     process::{Command, ExitCode},
-    sync::{
-        Arc, Barrier, Mutex, PoisonError,
-        atomic::{AtomicU32, AtomicU64, Ordering},
-    },
+    sync::{Arc, Barrier, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -24,25 +21,17 @@ use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process,
 
 use tracer_tests::{
     blocked_fs,
-    user_events::{Data, PERSIST, Page, fork_with, start_child, wait_for},
+    races::{self, ONES, ZEROES},
+    user_events::{Data, PERSIST, Page, fork_with},
 };
-
-/// Address of the first page; [`ONES`] is the second. In a program that has registered nothing, the first page holds
-/// only zero bits and the second only one bits. The first shows a bit that was set, the second a bit that was
-/// cleared.
-const ZEROES: u64 = 0x1000_0000_0000;
-/// See [`ZEROES`].
-const ONES: u64 = ZEROES + Page::SIZE as u64;
-/// Exit code of a watching program whose memory was written.
-const TOUCHED: u8 = 99;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let number = |text: &str| text.parse::<u64>().unwrap_or(0);
     let done = match words[..] {
-        ["watch", micros] => return watch(Duration::from_micros(number(micros)), false),
-        ["watch", micros, "aloud"] => return watch(Duration::from_micros(number(micros)), true),
+        ["watch", micros] => return races::watch(Duration::from_micros(number(micros)), false),
+        ["watch", micros, "aloud"] => return races::watch(Duration::from_micros(number(micros)), true),
         ["become", dir, page, program, how] => {
             become_another(dir, page, program, how).map(|never| match never {})
         }
@@ -52,7 +41,7 @@ fn main() -> ExitCode {
         ["page", dir] => page(dir),
         ["take", what, dir, tries] => take(what, Path::new(dir), number(tries)),
         ["races", dir, races, seed, micros] => {
-            races::run(Path::new(dir), number(races), number(seed), number(micros))
+            races::run(Path::new(dir), number(races), number(seed), number(micros)).map(|line| said(&line))
         }
         _ => Err(anyhow!("tracer-user-attack watch|become|crowd|stuck|flood|page|take|races ...")),
     };
@@ -72,55 +61,6 @@ fn said(text: &str) {
 
 fn in_step<T>(what: &str, done: Result<T, i32>) -> anyhow::Result<T> {
     done.map_err(|error| anyhow!("{what}: {}", std::io::Error::from_raw_os_error(error)))
-}
-
-/// The two pages of a program that has registered nothing.
-struct Canary {
-    zeroes: Page,
-    ones: Page,
-}
-
-impl Canary {
-    fn map() -> anyhow::Result<Self> {
-        let canary = Self {
-            zeroes: in_step("a page", Page::fixed(ZEROES, None))?,
-            ones: in_step("a page", Page::fixed(ONES, None))?,
-        };
-        canary.zeroes.put(0, &[0; Page::SIZE]);
-        canary.ones.put(0, &[0xff; Page::SIZE]);
-        Ok(canary)
-    }
-
-    /// The pages that this process inherited by fork(2).
-    fn inherited() -> Self {
-        Self { zeroes: Page::at(ZEROES), ones: Page::at(ONES) }
-    }
-
-    fn is_untouched(&self) -> bool {
-        self.zeroes.is_all(0) && self.ones.is_all(0xff)
-    }
-
-    /// Whether nothing was written. Polls the words that programs register, because a write may be undone, and checks
-    /// the remaining bytes at the end.
-    fn stays_untouched(&self, time: Duration) -> bool {
-        let end = Instant::now() + time;
-        while Instant::now() < end {
-            if (0..32).any(|bit| self.zeroes.bit(bit) || !self.ones.bit(bit)) {
-                return false;
-            }
-            std::thread::sleep(Duration::from_micros(50));
-        }
-        self.is_untouched()
-    }
-}
-
-/// Checks for `time` that nothing writes to its pages.
-fn watch(time: Duration, aloud: bool) -> ExitCode {
-    let Ok(canary) = Canary::map() else { return ExitCode::FAILURE };
-    if aloud {
-        said(if rustix::process::geteuid().is_root() { "watching as root" } else { "watching" });
-    }
-    if canary.stays_untouched(time) { ExitCode::SUCCESS } else { ExitCode::from(TOUCHED) }
 }
 
 /// Registers an address in a page whose fault is never answered, and executes another program when the mirror
@@ -292,152 +232,5 @@ fn page(dir: &str) -> anyhow::Result<()> {
     match Page::fixed(ZEROES, Some(&file)) {
         Ok(_) => Err(anyhow!("it is mapped to be written")),
         Err(_) => Ok(()),
-    }
-}
-
-/// Races between changes of an event's enable state and address spaces that appear and disappear.
-mod races {
-    use super::{
-        AtomicU32, AtomicU64, Canary, Command, CommandExt, Data, Duration, Instant, ONES, Ordering, Page,
-        Path, TOUCHED, ZEROES, fork_with, in_step, said, start_child, wait_for,
-    };
-
-    /// The open file, as a global: children have no other state.
-    static DATA: std::sync::OnceLock<Data> = std::sync::OnceLock::new();
-    static SEEN: AtomicU32 = AtomicU32::new(0);
-    /// Microseconds for which a program that follows by exec(2) or pid reuse checks its pages.
-    static WATCH: AtomicU64 = AtomicU64::new(0);
-
-    fn word(page: &Page) -> bool {
-        page.bit(7)
-    }
-
-    fn register(place: u64) -> bool {
-        DATA.get().is_some_and(|data| data.register_at("raced u32 a", place, 7, 4, 0).is_ok())
-    }
-
-    extern "C" fn ends(_: *mut libc::c_void) -> i32 {
-        0
-    }
-
-    extern "C" fn shares(_: *mut libc::c_void) -> i32 {
-        SEEN.fetch_add(1, Ordering::Relaxed);
-        0
-    }
-
-    extern "C" fn is_untouched(_: *mut libc::c_void) -> i32 {
-        let time = Duration::from_micros(WATCH.load(Ordering::Relaxed));
-        i32::from(!Canary::inherited().stays_untouched(time))
-    }
-
-    /// The way in which a child races.
-    #[derive(Clone, Copy)]
-    enum Kind {
-        Exit,
-        Fork,
-        Clone,
-        Unmap,
-        Exec,
-    }
-
-    /// Races of a child that first registers at one of the two addresses. The exit code is 1 when the enable bit is
-    /// set at the end, and 2 when a step failed.
-    fn child(kind: Kind, place: u64, own: &Path, times: u64) -> i32 {
-        let Ok(mut page) = Page::fixed(place, None) else { return 2 };
-        page.put(0, &[0]);
-        if !register(place) {
-            return 2;
-        }
-        match kind {
-            Kind::Exit => {}
-            Kind::Fork => {
-                for _ in 0..times {
-                    let Ok(child) = start_child(false, ends) else { return 2 };
-                    let _ = wait_for(child);
-                }
-            }
-            Kind::Clone => {
-                for _ in 0..times {
-                    let Ok(child) = start_child(true, shares) else { return 2 };
-                    let _ = wait_for(child);
-                }
-            }
-            Kind::Unmap => {
-                for _ in 0..times {
-                    page.unmap();
-                    std::hint::spin_loop();
-                    let Ok(again) = Page::fixed(place, None) else { return 2 };
-                    page = again;
-                    page.put(1, &[0]);
-                }
-                if let Some(data) = DATA.get() {
-                    let _ = data.unregister_at(place, 7);
-                }
-            }
-            Kind::Exec => {
-                let time = WATCH.load(Ordering::Relaxed).to_string();
-                let _ = Command::new(own).args(["watch", &time]).exec();
-                return 2;
-            }
-        }
-        i32::from(word(&page))
-    }
-
-    pub(super) fn run(dir: &Path, races: u64, seed: u64, micros: u64) -> anyhow::Result<()> {
-        WATCH.store(micros, Ordering::Relaxed);
-        let data = Data::open(dir)?;
-        let _ = DATA.set(data);
-        let own = std::env::current_exe()?;
-        // This program has registered nothing, so neither it nor its children that do not register may be written to.
-        let canary = Canary::map()?;
-        let (mut done, mut stray, mut on, mut failed, mut children) = (0, 0, 0, 0, 0);
-        // How often this program requested the pid of an ended process for a new process, and how often that
-        // succeeded.
-        let (mut asked, mut reused) = (0, 0);
-        let mut kinds = [0_u64; 5];
-        let mut numbers = seed | 1;
-        let end = Instant::now() + Duration::from_secs(240);
-        while done < races && Instant::now() < end {
-            numbers ^= numbers << 13;
-            numbers ^= numbers >> 7;
-            numbers ^= numbers << 17;
-            let (index, kind, times) = match numbers % 32 {
-                0..4 => (0, Kind::Exit, 1),
-                4..10 => (1, Kind::Fork, 8),
-                10..17 => (2, Kind::Clone, 16),
-                17..24 => (3, Kind::Unmap, 64),
-                _ => (4, Kind::Exec, 1),
-            };
-            let place = if numbers & 0x100 == 0 { ZEROES } else { ONES };
-            let child = in_step("fork", fork_with(|| child(kind, place, &own, times)))?;
-            let code = in_step("wait", wait_for(child))?;
-            children += 1;
-            match code {
-                0 => {}
-                1 => on += 1,
-                code if code == i32::from(TOUCHED) => stray += 1,
-                _ => failed += 1,
-            }
-            done += times;
-            kinds[index] += times;
-            if numbers.is_multiple_of(4)
-                && std::fs::write("/proc/sys/kernel/ns_last_pid", (child - 1).to_string()).is_ok()
-            {
-                let again = in_step("fork", start_child(false, is_untouched))?;
-                asked += 1;
-                reused += i32::from(again == child);
-                stray += in_step("wait", wait_for(again))?;
-            }
-            if !canary.is_untouched() {
-                stray += 1;
-                break;
-            }
-        }
-        said(&format!(
-            "races {done} exit {} fork {} clone {} unmap {} exec {} children {children} on {on} \
-             asked {asked} reused {reused} failed {failed} stray {stray}",
-            kinds[0], kinds[1], kinds[2], kinds[3], kinds[4]
-        ));
-        Ok(())
     }
 }

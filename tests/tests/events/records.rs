@@ -182,7 +182,7 @@ fn the_buffer_keeps_the_newest_or_the_oldest_records() {
 #[test]
 fn filters_can_change_under_load_and_no_hit_is_lost_or_seen_twice() {
     // Each change takes seconds in a virtual machine that is busy with hits.
-    let changes = if host::part() == 1 { 1000 } else { 20 };
+    let changes = if host::part() == 1 { 300 } else { 20 };
     host::as_root(|| {
         let mounted = Mounted::start("change")?;
         let dir = mounted.instance("change")?;

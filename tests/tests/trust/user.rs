@@ -12,7 +12,7 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
-    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
@@ -22,6 +22,7 @@ use tracer_tests::{
     blocked_fs::BlockedFs,
     host,
     mirror::{Mounted, set, text},
+    races,
     user_events::{Data, Word, in_step},
 };
 
@@ -488,51 +489,13 @@ fn a_killed_helper_is_replaced_and_nothing_is_forgotten() {
     });
 }
 
-/// Time for which a newly executed program checks its pages. A stray write happens soon.
-///
-/// A daemon that opens `/proc/TID/mem` only when it writes makes a stray write once in 30,000 to 90,000 races, so a
-/// single run may miss it.
-const WATCH: Duration = Duration::from_millis(3);
-
+/// The soak test plays more races, with other seeds.
 #[test]
 fn no_race_writes_into_another_address_space() {
     host::as_root(|| {
-        let mirror = Mounted::start("user-races")?;
-        let dir = mirror.dir();
-        let path = dir.to_str().context("a path")?;
-        // Each race includes a check of [`WATCH`], which takes most of the time.
-        let races = u64::from(host::share(if host::part() > 1 { 25_000 } else { 100_000 }));
-        let (data, word) = (Data::open(dir)?, Word::default());
-        in_step("register", data.register("raced u32 a", &word, 0, 0))?;
-        let over = AtomicBool::new(false);
-        let (line, changes) = std::thread::scope(|scope| -> Result<_> {
-            let changer = scope.spawn(|| -> Result<u64> {
-                let mut changes = 0;
-                while !over.load(Ordering::Acquire) {
-                    let value = if changes % 2 == 0 { "1" } else { "0" };
-                    set(dir, "events/user_events/raced/enable", value)?;
-                    changes += 1;
-                }
-                Ok(changes)
-            });
-            let watch = host::patience(WATCH).as_micros().to_string();
-            let words = ["races", path, &races.to_string(), "88172645463325252", &watch];
-            let line = Client::start(0, &words).and_then(|mut client| client.line());
-            over.store(true, Ordering::Release);
-            let changes = changer.join().map_err(|_| anyhow::anyhow!("the changer"))??;
-            Ok((line?, changes))
-        })?;
-        eprintln!("{line}; {changes} changes");
-        let number = |key: &str| number(&line, key);
-        ensure!(number("races")? >= races, "{line}");
-        for kind in ["exit", "fork", "clone", "unmap", "exec"] {
-            ensure!(number(kind)? >= races / 1000, "{line}");
-        }
-        ensure!(number("stray")? == 0 && number("failed")? == 0, "{line}");
-        // New processes reused the pids of others, where the test may request pids.
-        ensure!(number("asked")? == 0 || number("reused")? > 0, "{line}");
-        // Both sides took part: children saw enabled events, and the event changed all the time.
-        ensure!(number("on")? > 0 && changes > 10, "{line}; {changes} changes");
-        mirror.stop()?.success().map(drop)
+        let program = host::binary("tracer-user-attack", "TRACER_USER_ATTACK_BIN")?;
+        let races = u64::from(host::share(25_000));
+        eprintln!("{}", races::play(&program, races, 88_172_645_463_325_252)?);
+        Ok(())
     });
 }

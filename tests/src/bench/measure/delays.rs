@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use rustix::event::epoll;
-use rustix::fs::{FlockOperation, flock};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::bench::plan::Plan;
@@ -37,7 +36,7 @@ const USER: u32 = 60_000;
 /// A measurement: a row's name and its function, which returns milliseconds.
 type Row = (&'static str, fn() -> Result<Vec<f64>>);
 
-const ROWS: [Row; 13] = [
+const ROWS: [Row; 12] = [
     ("read, nothing else in progress", || beside(read, |_| nothing())),
     ("read while many events are enabled and disabled", || beside(read, many_events)),
     ("mark while many events are enabled and disabled", || beside(mark, many_events)),
@@ -47,7 +46,6 @@ const ROWS: [Row; 13] = [
     ("read while another daemon's events are closed", || beside(read, events_beside_closing)),
     ("read beside 1,000 polls of a stream", || beside(read, polls)),
     ("read beside 8 readers of the end of a long `trace`", || beside(read, long_texts)),
-    ("change of an event, the lock of openers held", || changes(|_| opener().map(Some))),
     ("change of an event beside 16 clients that register events", || changes(flood)),
     ("change of an event beside a client that forks 4,000 times", || changes(forks)),
     ("change of an event beside 128 clients whose memory is unavailable", || changes(stuck)),
@@ -278,13 +276,6 @@ fn changes<T>(with: fn(&Path) -> Result<T>) -> Result<Vec<f64>> {
     drop(kept);
     mounted.stop()?;
     times
-}
-
-/// Holds the lock that a tracer holds while it opens many perf events.
-fn opener() -> Result<File> {
-    let file = File::open("/sys/kernel/btf/vmlinux")?;
-    flock(&file, FlockOperation::LockShared)?;
-    Ok(file)
 }
 
 /// A client that is killed on drop.
