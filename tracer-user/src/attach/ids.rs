@@ -94,7 +94,7 @@ mod tests {
         match (ask(false), ask(true)) {
             (Ok(thread), Ok(process)) => assert_eq!(ids, Ids { thread, process }),
             (Err(error), _) | (_, Err(error)) => {
-                eprintln!("skipped: prog_syscall: BPF_PROG_TYPE_SYSCALL: {error}")
+                eprintln!("skipped: prog_syscall: BPF_PROG_TYPE_SYSCALL: {error}");
             }
         }
     }
