@@ -2,7 +2,8 @@
 //! of its instances and to the mirror's. The test compares errno, `error_log` and the `trigger` files afterwards,
 //! byte for byte. It is skipped where the kernel has no histograms.
 //!
-//! The test does not hit the events.
+//! The test does not hit the events. Where the kernel's language is the mirror's, `hist::differential` compares random
+//! commands, and this module the fixed ones. Where it is older, this module compares both.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -400,6 +401,10 @@ fn sequences_mean_the_same() {
 #[test]
 fn random_commands_mean_the_same() {
     with_kernel(|kernel| {
+        if kernel.dialect.has(Feature::NoHitcount) {
+            println!("hist::differential::commands_are_answered_alike compares random commands here");
+            return;
+        }
         let (start, made) = (Instant::now(), host::share(CASES));
         let (mut cases, mut taken) = (0, 0);
         let mut refused = BTreeMap::<String, u32>::new();
