@@ -11,7 +11,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
@@ -21,6 +21,9 @@ pub use line::{Flags, Line, Trace};
 
 /// Buffer size of an instance in kilobytes per CPU, unless a test sets another.
 const BUFFER_KB: u32 = 16 * 1024;
+
+/// Time limit for the last switch from a process that has ended.
+const LAST_SWITCH: Duration = Duration::from_secs(10);
 
 /// An instance of the kernel's tracefs.
 #[derive(Debug)]
@@ -166,6 +169,23 @@ impl Oracle {
     pub fn trace(&self) -> Result<Trace> {
         let bytes = fs::read(self.dir.join("trace")).context("trace")?;
         Ok(Trace::parse(&bytes))
+    }
+
+    /// Waits until the last switch from an ended process is recorded, after which it has no more hits. Needs
+    /// `sched:sched_switch`. Returns after ten seconds without it, and the comparison of the records then decides.
+    ///
+    /// # Errors
+    /// When `trace` cannot be read.
+    pub fn until_last_switch(&self, pid: u32) -> Result<()> {
+        let (end, from) = (Instant::now() + host::patience(LAST_SWITCH), format!("prev_pid={pid} "));
+        let is_last = |line: &Line| {
+            let dead = ["prev_state=X", "prev_state=Z"].iter().any(|state| line.text.contains(state));
+            dead && line.event() == "sched_switch" && line.text.contains(&from)
+        };
+        while !self.trace()?.lines.iter().any(is_last) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
     }
 
     /// The path of `trace`, for measurements of a reader.

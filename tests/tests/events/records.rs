@@ -75,7 +75,7 @@ fn the_text_is_the_kernels() {
         oracle.tracing(true)?;
         set(&ours, "tracing_on", "1")?;
         job.go()?;
-        std::thread::sleep(Duration::from_millis(100));
+        oracle.until_last_switch(pid)?;
         set(&ours, "tracing_on", "0")?;
         oracle.tracing(false)?;
         ensure!(oracle.lost()? == 0, "the kernel lost hits");
@@ -475,6 +475,18 @@ fn snapshots_keep_the_records() {
     });
 }
 
+/// Whether all threads of a process sleep.
+fn is_idle(pid: u32) -> Result<bool> {
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
+        // A thread may end during the loop.
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        if stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['R', 'D'])) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 #[test]
 fn full_rings_are_drained_without_a_reader() {
     host::as_root(|| {
@@ -482,11 +494,16 @@ fn full_rings_are_drained_without_a_reader() {
         let dir = mounted.instance("unread")?;
         set(&dir, "buffer_size_kb", "65536")?;
         arm(&dir)?;
-        // Five times the size of a ring, at a rate that a woken reader can sustain even on a slow machine.
+        // Five times the size of a ring. After each part of it the daemon is idle, so that it has drained what it was woken
+        // for, on a slow machine too.
         for _ in 0..250 {
-            let start = Instant::now();
             hit(1000);
-            std::thread::sleep((5 * start.elapsed()).max(Duration::from_millis(2)));
+            std::thread::sleep(Duration::from_millis(2));
+            let start = Instant::now();
+            while !is_idle(mounted.pid())? {
+                ensure!(start.elapsed() < Duration::from_secs(60), "the daemon is not idle");
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
         let (entries, dropped) = (stat(&dir, "entries")?, stat(&dir, "dropped events")?);
         ensure!((entries, dropped) == (250_000, 0), "{entries} and {dropped}");

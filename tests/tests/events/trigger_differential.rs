@@ -187,7 +187,7 @@ fn random_triggers_show_no_difference() {
         let mut rng = Rng::new(0x7416_6e75);
         let files = [format!("{GETPGID}/trigger"), format!("{GETSID}/trigger")];
         let mut log = Vec::new();
-        for _ in 0..host::share(600) {
+        for _ in 0..host::share(600).min(400) {
             let which = rng.below(2);
             let one = |list: &[&str], rng: &mut Rng| list[rng.below(list.len())].to_owned();
             let what = match rng.below(10) {

@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use tracer_tests::compare::times::{Apart, Bound};
@@ -146,9 +146,13 @@ fn closing_free_buffer_frees_the_memory() {
                 Ok(std::io::Write::write(&mut file, b"anything").map_err(|error| error.raw_os_error()))
             })?;
             ensure!(taken == Ok(8), "{taken:?}");
-            // FUSE reports a close asynchronously.
-            std::thread::sleep(Duration::from_millis(200));
             let shown = |dir: &Path| Ok([text(dir, "buffer_size_kb")?, text(dir, "tracing_on")?]);
+            // FUSE reports a close asynchronously.
+            let [kernel, ours] = pair.dirs();
+            let end = Instant::now() + host::patience(Duration::from_secs(10));
+            while shown(ours)? != shown(kernel)? && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(5));
+            }
             let after = pair.same("after", shown)?;
             ensure!(after[1] == if stops == "1" { "0\n" } else { "1\n" }, "{after:?}");
             // Each CPU keeps at least one page, so few lines stay and only few hits fit.
@@ -294,11 +298,13 @@ fn the_number_of_names_is_set_and_old_names_are_dropped() {
             for top in [kernel, ours] {
                 set(top, "saved_cmdlines_size", if round == 0 { "7000" } else { "300" })?;
             }
-            hit(0, 1)?;
+            let end = Instant::now() + host::patience(Duration::from_secs(10));
             // The kernel learns the names of tasks at their switches.
-            std::thread::sleep(Duration::from_millis(5));
-            hit(0, 1)?;
-            ensure!(named(kernel)? && named(ours)?, "round {round}: {} {}", named(kernel)?, named(ours)?);
+            while !(named(kernel)? && named(ours)?) {
+                ensure!(Instant::now() < end, "round {round}: {} {}", named(kernel)?, named(ours)?);
+                hit(0, 1)?;
+                std::thread::sleep(Duration::from_millis(5));
+            }
         }
         Ok(())
     });

@@ -7,7 +7,7 @@ use tracer_tests::{host, soak};
 #[test]
 fn every_hit_is_in_exactly_one_count() {
     if host::root_or_skip() {
-        let report = soak::run(Duration::from_secs(20), 1, |report| println!("{report:?}"));
+        let report = soak::run(Duration::from_secs(12), 1, |report| println!("{report:?}"));
         report.unwrap_or_else(|error| panic!("{error:#}"));
     }
 }

@@ -281,8 +281,19 @@ fn the_program_does_not_trace_itself() {
     assert!(!own.is_empty());
     let job = Job::start(&["syscalls"], 1).unwrap();
     let pid = job.pid() as i32;
-    std::thread::sleep(Duration::from_millis(300));
+    // The program makes system calls when it writes lines; it would record them in the next ones.
+    let written = || -> u64 {
+        let io = fs::read_to_string(format!("/proc/{}/io", running.pid())).unwrap();
+        let bytes = io.lines().find_map(|line| line.strip_prefix("wchar: "));
+        bytes.unwrap().parse().unwrap()
+    };
+    let before = written();
     job.go().unwrap();
+    let end = Instant::now() + host::patience(Duration::from_secs(10));
+    while written() == before {
+        assert!(Instant::now() < end, "no lines are written");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let trace = running.stop().unwrap().success().unwrap().trace();
     assert!(trace.lines.iter().any(|line| line.pid == pid), "the workload was not seen either");
     let wrong: Vec<_> = trace.lines.iter().filter(|line| own.contains(&line.pid)).collect();

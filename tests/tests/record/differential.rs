@@ -3,7 +3,6 @@
 //! differences that it sets aside.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use tracer_tests::compare::columns::{KNOWN, LEAST, RACE};
@@ -16,9 +15,6 @@ use tracer_tests::workload::{self, Job};
 
 /// Event types that must be covered.
 const TYPES: usize = 60;
-
-/// Time after the workload's end in which its last hits may arrive (the zombie's last switch).
-const AFTERMATH: Duration = Duration::from_millis(100);
 
 /// An oracle for these events, restricted to a job and its children.
 fn oracle_for(job: &Job, events: &[String]) -> Result<Oracle> {
@@ -72,7 +68,7 @@ fn the_kernel_agrees_with_itself() {
         one.tracing(true)?;
         two.tracing(true)?;
         job.go()?;
-        std::thread::sleep(AFTERMATH);
+        two.until_last_switch(pid)?;
         let (first, second) = (kernel_trace(&one)?, kernel_trace(&two)?);
         Ok(compare(&first, &second, &family(pid, &first)))
     };
@@ -105,7 +101,7 @@ fn our_text_is_the_kernels() {
         let tracer = record.start()?;
         oracle.tracing(true)?;
         job.go()?;
-        std::thread::sleep(AFTERMATH);
+        oracle.until_last_switch(pid)?;
         let theirs = kernel_trace(&oracle)?;
         let outcome = tracer.stop()?.success()?;
         let missed = missed(&outcome)?;
@@ -191,7 +187,7 @@ fn switches_and_wakeups_of_a_traced_task_are_seen_on_all_cpus() {
         idle.tracing(true)?;
         oracle.tracing(true)?;
         job.go()?;
-        std::thread::sleep(AFTERMATH);
+        oracle.until_last_switch(pid)?;
         let theirs = kernel_trace(&oracle)?;
         let deaf = deaf_cpus(&kernel_trace(&idle)?);
         let outcome = tracer.stop()?.success()?;
