@@ -14,6 +14,7 @@ use tracer_tests::host;
 use tracer_tests::mirror::{self, Mounted, set, text};
 use tracer_tests::probes::{Case, Pair, place};
 use tracer_tests::tracer::Tracer;
+use tracer_tests::workload::{getpgid, pin_to_cpu};
 use tracer_user::sys::memory::mapped_file::MappedFile;
 
 /// The target of a pointer argument of the first function.
@@ -379,6 +380,31 @@ fn a_reference_counter_is_raised_while_the_probe_is_attached() {
     });
 }
 
+/// An event that [`switch_often`] hits before and after its switches. Programs are attached and detached one after the
+/// other, so that before and after these hits some events may be on and others not.
+const MARK: &str = "syscalls:sys_enter_getpgid";
+
+/// Sleeps several times on one CPU, with a hit of [`MARK`] before and after.
+fn switch_often() -> Result<()> {
+    pin_to_cpu(0)?;
+    getpgid(0);
+    for _ in 0..20 {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    getpgid(0);
+    Ok(())
+}
+
+/// The lines of this thread between its hits of [`MARK`].
+fn between_marks(text: &str) -> Result<Vec<&str>> {
+    let own = format!("-{} ", rustix::thread::gettid().as_raw_nonzero());
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains(&own)).collect();
+    let is_mark = |line: &&str| line.contains(": sys_getpgid(");
+    let first = lines.iter().position(is_mark).context("no mark")?;
+    let last = lines.iter().rposition(is_mark).context("no mark")?;
+    lines.get(first + 1..last).map(<[&str]>::to_vec).with_context(|| format!("one mark: {text}"))
+}
+
 /// A tracepoint's probe has the same values as the trace event, line by line.
 #[test]
 fn a_tracepoints_probe_agrees_with_its_event() {
@@ -395,14 +421,15 @@ fn a_tracepoints_probe_agrees_with_its_event() {
             definition,
             "-e",
             "sched:sched_switch",
+            "-e",
+            MARK,
         ])?
         .start()?;
-        for _ in 0..20 {
-            std::thread::sleep(std::time::Duration::from_millis(2));
-        }
+        switch_often()?;
         let text = String::from_utf8_lossy(&outcome.stop()?.stdout).into_owned();
+        let between = between_marks(&text)?;
         let lines = |mark: &str| -> Vec<String> {
-            text.lines().filter_map(|line| Some(line.split_once(mark)?.1.to_owned())).collect()
+            between.iter().filter_map(|line| Some(line.split_once(mark)?.1.to_owned())).collect()
         };
         let value = |line: &str, key: &str, ends: &[&str]| -> Option<String> {
             let rest = line.split_once(&format!("{key}="))?.1;
@@ -456,39 +483,32 @@ fn an_event_probe_sees_its_target_event() {
             "e:tracer_test/all tracer_test.base next=$np:s32 name=$nc:string",
             "-p",
             "e:tracer_test/odd tracer_test/base next=$np:s32 if np & 1",
+            "-e",
+            MARK,
         ])?
         .start()?;
-        for _ in 0..20 {
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        switch_often()?;
         let text = String::from_utf8_lossy(&outcome.stop()?.stdout).into_owned();
         // Only one thread, because the hits of several threads have no order.
-        let own = format!("-{} ", rustix::thread::gettid().as_raw_nonzero());
+        let between = between_marks(&text)?;
         let lines = |event: &str| -> Vec<String> {
             let mark = format!(": {event}: ");
-            let own = text.lines().filter(|line| line.contains(&own));
-            own.filter_map(|line| Some(line.split_once(&mark)?.1.to_owned())).collect()
+            between.iter().filter_map(|line| Some(line.split_once(&mark)?.1.to_owned())).collect()
         };
         // `sched_switch` happens with interrupts off.
         let flags = |line: &str| line.split_once("] ").is_some_and(|(_, rest)| rest.starts_with('d'));
-        let traced: Vec<&str> = text.lines().filter(|line| line.contains(": ")).collect();
-        ensure!(traced.iter().all(|line| flags(line)), "{text}");
+        ensure!(between.iter().all(|line| flags(line)), "{text}");
         let number = |line: &String, key: &str| -> Option<u32> {
             line.split_once(key)?.1.split(' ').next()?.parse().ok()
         };
         let next: Vec<_> = lines("base").iter().map(|line| number(line, "np=")).collect();
         let seen: Vec<_> = lines("all").iter().map(|line| number(line, "next=")).collect();
         ensure!(next.len() >= 20 && next.iter().all(Option::is_some), "{text}");
-        // Programs are attached and detached one after the other, so at both ends one of them may have additional
-        // hits.
-        ensure!(next.len().abs_diff(seen.len()) <= 4, "{text}");
-        let inner = &seen[2..seen.len() - 2];
-        ensure!(next.windows(inner.len()).any(|part| part == inner), "{text}");
+        ensure!(next == seen, "{text}");
         ensure!(lines("all").iter().all(|line| line.starts_with("(tracer_test.base) next=")), "{text}");
         let odd: Vec<_> = lines("odd").iter().map(|line| number(line, "next=")).collect();
-        let wanted = seen.iter().filter(|next| next.is_some_and(|next| next % 2 == 1)).count();
-        ensure!(odd.len().abs_diff(wanted) <= 4, "{text}");
-        ensure!(odd.iter().all(|next| next.is_some_and(|next| next % 2 == 1)), "{text}");
+        let wanted: Vec<_> = seen.into_iter().filter(|next| next.is_some_and(|next| next % 2 == 1)).collect();
+        ensure!(odd == wanted, "{text}");
         Ok(())
     });
 }
