@@ -49,16 +49,6 @@ impl Kernel {
         Some(kernel)
     }
 
-    /// Whether the language of histograms has `nohitcount`. If so, `hist::differential` runs on this kernel.
-    fn has_nohitcount(&self) -> bool {
-        let oracle = Oracle::create("nohitcount").unwrap();
-        let trigger = "events/sched/sched_process_hang/trigger";
-        let command = "hist:keys=pid:vals=pid:nohitcount";
-        let has = mirror::write(oracle.dir(), trigger, command.as_bytes(), true).is_ok();
-        let _ = mirror::write(oracle.dir(), trigger, format!("!{command}").as_bytes(), true);
-        has
-    }
-
     fn write(&self, file: &str, line: &[u8]) -> (Option<Errno>, Vec<String>) {
         let log = self.tracefs.root().join("error_log");
         File::create(&log).unwrap();
@@ -130,10 +120,20 @@ impl Kernel {
     }
 }
 
+/// Whether this kernel's language of histograms has `nohitcount`. If so, `hist::differential` runs on it.
+fn has_nohitcount() -> bool {
+    let oracle = Oracle::create("nohitcount").unwrap();
+    let trigger = "events/sched/sched_process_hang/trigger";
+    let command = "hist:keys=pid:vals=pid:nohitcount";
+    let has = mirror::write(oracle.dir(), trigger, command.as_bytes(), true).is_ok();
+    let _ = mirror::write(oracle.dir(), trigger, format!("!{command}").as_bytes(), true);
+    has
+}
+
 #[test]
 fn random_lines_define_alike() {
     let Some(kernel) = Kernel::open() else { return };
-    if kernel.has_nohitcount() {
+    if has_nohitcount() {
         println!("hist::differential::definitions_are_answered_alike compares the lines here");
         return;
     }

@@ -293,7 +293,7 @@ fn events_beside_closing(mounted: &Mounted) -> Result<Vec<Request>> {
             }
             let format = dir.join(&event).join("format");
             requests.push(Box::new(move || {
-                ensure!(std::fs::read_to_string(&format)?.contains(&name), "{format:?}");
+                ensure!(std::fs::read_to_string(&format)?.contains(&name), "{}", format.display());
                 Ok(())
             }) as Request);
             requests.push(writing(dir, &format!("{event}/filter"), "common_pid == 0"));
@@ -304,7 +304,7 @@ fn events_beside_closing(mounted: &Mounted) -> Result<Vec<Request>> {
 }
 
 /// Makes and removes instances with histograms, whose objects the kernel frees slowly.
-fn removed_instances(mounted: &Mounted) -> Result<Vec<Request>> {
+fn removed_instances(mounted: &Mounted) -> Vec<Request> {
     let dir = mounted.dir().join("instances/gone");
     let mut requests = Vec::new();
     for _ in 0..3 {
@@ -320,13 +320,13 @@ fn removed_instances(mounted: &Mounted) -> Result<Vec<Request>> {
         );
         requests.push(Box::new(move || Ok(std::fs::remove_dir(removed)?)));
     }
-    Ok(requests)
+    requests
 }
 
 const CASES: [Case; 5] = [
     Case { name: "many events", requests: many_events },
     Case { name: "events beside closing", requests: events_beside_closing },
-    Case { name: "removed instances", requests: removed_instances },
+    Case { name: "removed instances", requests: |mounted| Ok(removed_instances(mounted)) },
     // The first synthetic event of a daemon needs the kernel's BTF.
     Case {
         name: "a synthetic event",

@@ -37,7 +37,7 @@ const USER: u32 = 60_000;
 type Row = (&'static str, fn() -> Result<Vec<f64>>);
 
 const ROWS: [Row; 12] = [
-    ("read, nothing else in progress", || beside(read, |_| nothing())),
+    ("read, nothing else in progress", || beside(read, |_| Ok(()))),
     ("read while many events are enabled and disabled", || beside(read, many_events)),
     ("mark while many events are enabled and disabled", || beside(mark, many_events)),
     ("first mark of a daemon", first_mark),
@@ -161,10 +161,6 @@ fn mark(dir: &Path) -> Result<()> {
 /// An open as by a shell's `>`.
 fn open(dir: &Path) -> Result<()> {
     Ok(File::options().write(true).truncate(true).open(dir.join("trace_marker")).map(drop)?)
-}
-
-fn nothing() -> Result<()> {
-    Ok(())
 }
 
 /// The system with the most events, among the systems that do not take minutes to close.
