@@ -46,9 +46,29 @@ fn planned(facts: &Facts) -> Result<Vec<String>> {
 
 /// Every event whose plan is derived from the kernel's handler, and how many have none, by reason.
 fn derived(facts: &Facts) -> Result<(Vec<String>, BTreeMap<String, usize>)> {
-    let (mut events, mut others) = (Vec::new(), BTreeMap::<String, usize>::new());
     let list = facts.tracefs.available_events()?;
-    for (system, name) in list.lines().filter_map(|line| line.split_once(':')) {
+    let list: Vec<(&str, &str)> = list.lines().filter_map(|line| line.split_once(':')).collect();
+    // Following the handlers takes most of this test's time, and the facts follow one at a time.
+    let share = list.len().div_ceil(std::thread::available_parallelism()?.get());
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            list.chunks(share).map(|part| scope.spawn(|| derived_of(&Facts::running()?, part))).collect();
+        let (mut events, mut others) = (Vec::new(), BTreeMap::new());
+        for thread in threads {
+            let (more, reasons) = thread.join().expect("no panic")?;
+            events.extend(more);
+            for (why, count) in reasons {
+                *others.entry(why).or_default() += count;
+            }
+        }
+        Ok((events, others))
+    })
+}
+
+/// As [`derived`], of these events.
+fn derived_of(facts: &Facts, list: &[(&str, &str)]) -> Result<(Vec<String>, BTreeMap<String, usize>)> {
+    let (mut events, mut others) = (Vec::new(), BTreeMap::<String, usize>::new());
+    for &(system, name) in list {
         if system == "syscalls" || raw::listed().any(|listed| listed == (system, name)) {
             continue;
         }

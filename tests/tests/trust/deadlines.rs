@@ -21,7 +21,7 @@ use tracer_tests::mirror::{Mounted, names, set, text};
 use tracer_tests::oracle::Oracle;
 use tracer_tests::workload::pin_to_cpu;
 
-use crate::timed::{Client, Repeated, alone, at_last, await_true, largest, soon, within};
+use crate::timed::{Client, Repeated, at_last, await_true, largest, soon, within};
 
 /// Offset of the last page of a stream, whose size tells the kernel that the stream has no end.
 const LAST: u64 = (1 << 62) - 4096;
@@ -49,7 +49,7 @@ fn use_beside(dir: &Path) -> Result<usize> {
 /// locked.
 #[test]
 fn a_page_that_a_mapping_waits_for_is_free_soon() {
-    alone(|| {
+    host::as_root(|| {
         let mut mounted = Mounted::start("locked")?;
         let dir = mounted.dir().to_owned();
         let path = stream(&dir).to_string_lossy().into_owned();
@@ -76,7 +76,7 @@ fn a_page_that_a_mapping_waits_for_is_free_soon() {
 /// read must return the present data or an error.
 #[test]
 fn a_mapping_of_a_stream_blocks_no_client() {
-    alone(|| {
+    host::as_root(|| {
         let mut mounted = Mounted::start("mapping")?;
         let dir = mounted.dir().to_owned();
         for offset in [LAST, 0, 4096] {
@@ -142,7 +142,7 @@ const ROUNDS: usize = 6;
 #[test]
 fn short_polls_leave_nothing() {
     let times = 10_000_u32;
-    alone(|| {
+    host::as_root(|| {
         let mounted = Mounted::start("polls")?;
         let dir = mounted.dir();
         let pipe = File::open(dir.join("trace_pipe"))?;
@@ -344,7 +344,7 @@ const CASES: [Case; 5] = [
 
 #[test]
 fn small_requests_are_served_during_large_ones() {
-    alone(|| CASES.iter().try_for_each(|case| case.check().with_context(|| case.name)));
+    host::as_root(|| CASES.iter().try_for_each(|case| case.check().with_context(|| case.name)));
 }
 
 /// The threads of a process.
@@ -358,7 +358,7 @@ fn threads(pid: u32) -> Result<Vec<u32>> {
 /// wait for it.
 #[test]
 fn a_lock_that_every_process_can_hold_delays_no_change() {
-    alone(|| {
+    host::as_root(|| {
         let mounted = Mounted::start("locked")?;
         let dir = mounted.dir();
         set(dir, "set_event_pid", &std::process::id().to_string())?;
@@ -428,7 +428,7 @@ fn a_lock_that_every_process_can_hold_delays_no_change() {
 /// Many polls of one instance's files cost one check of its rings, and the daemon then serves other requests.
 #[test]
 fn many_polls_block_no_client() {
-    alone(|| {
+    host::as_root(|| {
         let mounted = Mounted::start("many-polls")?;
         let dir = mounted.dir().to_owned();
         set(&dir, "set_event_pid", &std::process::id().to_string())?;
@@ -459,7 +459,7 @@ fn many_polls_block_no_client() {
 /// not wait for all clients' requests.
 #[test]
 fn a_change_does_not_wait_for_requests_of_other_clients() {
-    alone(|| {
+    host::as_root(|| {
         let mounted = Mounted::start("requests")?;
         let dir = mounted.dir().to_owned();
         std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755))?;

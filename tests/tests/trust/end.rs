@@ -10,9 +10,12 @@ use rustix::{
     process::{Pid, Signal, kill_process},
     thread::gettid,
 };
-use tracer_tests::mirror::{Mounted, set};
+use tracer_tests::{
+    host,
+    mirror::{Mounted, set},
+};
 
-use crate::timed::{Client, alone, await_true, largest, soon};
+use crate::timed::{Client, await_true, largest, soon};
 
 /// Ends a daemon by a signal. Nothing is mounted at its place afterwards, although a client may have open files.
 fn end(mounted: Mounted, signal: Signal) -> Result<()> {
@@ -40,7 +43,7 @@ fn asleep<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> Result
 
 #[test]
 fn a_daemon_ends_while_it_enables_events() {
-    alone(|| {
+    host::as_root(|| {
         for wait in [20, 100, 300] {
             let mounted = Mounted::start("enabling")?;
             let dir = mounted.dir().to_owned();
@@ -59,7 +62,7 @@ fn a_daemon_ends_while_it_enables_events() {
 
 #[test]
 fn a_daemon_ends_while_clients_wait() {
-    alone(|| {
+    host::as_root(|| {
         for signal in [Signal::TERM, Signal::INT] {
             let mounted = Mounted::start("waiting")?;
             let dir = mounted.dir().to_owned();

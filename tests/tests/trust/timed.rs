@@ -113,15 +113,6 @@ impl Repeated {
     }
 }
 
-/// Locked by the running test: the tests load the machine and close many events, so they run one at a time.
-static ALONE: Mutex<()> = Mutex::new(());
-
-/// Runs a test that needs root, alone.
-pub(crate) fn alone(test: impl FnOnce() -> Result<()>) {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    host::as_root(test);
-}
-
 /// A process that is killed on drop.
 pub(crate) struct Client(pub(crate) Child);
 
