@@ -82,7 +82,9 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<()> {
 fn bench_programs(arch: Arch) -> Result<(PathBuf, PathBuf)> {
     let tracer = build::tracer(arch, Profile::Release, false)?;
     let (mut cargo, dir) = build::user_cargo(arch)?;
-    host::run(cargo.args(["build", "--release", "--workspace", "--bin", "tracer-bench"]))?;
+    // The benchmark finds its clients beside itself.
+    let clients = ["--bin", "tracer-user-attack", "--bin", "tracer-user-client"];
+    host::run(cargo.args(["build", "--release", "--workspace", "--bin", "tracer-bench"]).args(clients))?;
     Ok((tracer, dir.join("release/tracer-bench")))
 }
 
