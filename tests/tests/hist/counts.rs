@@ -118,9 +118,12 @@ fn sums_are_exact_on_all_cpus() {
         let row = format!("{{ common_pid: {tid:10} }} hitcount: {each:10}");
         assert!(rows(&own).contains(&&*row), "{row}\n{own}");
     }
+    // A hit is dropped, and counted as such, while another CPU takes long to make the entry of its key, as if a
+    // hypervisor stops that CPU then. No other thread has the keys above.
     let same = text(&mut same);
-    let row = format!("{{ id: {GETPPID:10} }} hitcount: {:10}", THREADS * each);
-    assert_eq!(rows(&same), [row]);
+    let dropped = same.split_once("Dropped:").unwrap().1.trim().parse::<usize>().unwrap();
+    let row = format!("{{ id: {GETPPID:10} }} hitcount: {:10}", THREADS * each - dropped);
+    assert_eq!(rows(&same), [row], "{same}");
     println!("{} hits on {} CPUs", THREADS * each, facts.cpus());
 }
 
