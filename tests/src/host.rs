@@ -21,7 +21,7 @@ pub fn is_root() -> bool {
 }
 
 /// The features of `tracer doctor` that hook functions of the kernel; one of them suffices.
-pub const FUNCTION_HOOKS: &str = "fentry_attach+kprobe_multi+perf_kprobe";
+pub const FUNCTION_HOOKS: &str = "prog_tracing+kprobe_multi+perf_kprobe";
 
 /// Reports that a test cannot run because a feature is absent. A feature is one of `tracer doctor --json`, several of
 /// them with `+` between them, or one of the environment that `xtask/src/test/skips.rs` names. A test run fails if the

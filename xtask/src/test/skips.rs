@@ -2,8 +2,7 @@
 //!
 //! A skipped test prints `skipped: FEATURE: WHY`, or several features with `+` between them, of which one would
 //! suffice. A feature is one that `tracer doctor --json` reports on that machine, or one of the environment
-//! ([`Features::environment`]). A skip for a feature that is there fails the run, so that a bug in the detection of a
-//! feature does not silence a test.
+//! ([`Features::environment`]). A skip fails the run if the feature is there, or if doctor cannot tell.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,8 +17,8 @@ use crate::host;
 /// The features of a machine.
 #[derive(Debug, Default)]
 pub(super) struct Features {
-    /// Whether `tracer doctor` reports a feature as available, by its name.
-    doctor: BTreeMap<String, bool>,
+    /// The answers of `tracer doctor` by the features' names: `yes`, `no` or `unknown`.
+    doctor: BTreeMap<String, String>,
     /// Whether it is a virtual machine, whose environment is known.
     is_guest: bool,
 }
@@ -43,12 +42,12 @@ impl Features {
     pub(super) fn add(&mut self, line: &str) {
         let Ok(value) = serde_json::from_str::<Value>(line) else { return };
         if let (Some(name), Some(answer)) = (value["name"].as_str(), value["answer"].as_str()) {
-            self.doctor.insert(name.to_owned(), answer == "yes");
+            self.doctor.insert(name.to_owned(), answer.to_owned());
         }
     }
 
     /// Whether a feature of the environment is there; `None` for an unknown name. Guests have all of them but a
-    /// compiler.
+    /// compiler. Versions of a guest's kernel are not known.
     fn environment(&self, name: &str) -> Option<bool> {
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let release = release.trim();
@@ -60,13 +59,20 @@ impl Features {
             "modules" => self.is_guest || Path::new("/lib/modules").join(release).is_dir(),
             // Other tracers can have stopped the names of tasks until the next boot (`record-cmd` in instances).
             "task_names" => self.is_guest,
+            _ if self.is_guest => return None,
             _ => is_at_least(release, name.strip_prefix("linux-")?)?,
         })
     }
 
-    /// Whether a feature is there; `None` for an unknown name.
-    fn has(&self, name: &str) -> Option<bool> {
-        self.doctor.get(name).copied().or_else(|| self.environment(name))
+    /// Why a skip for a feature is wrong; `None` if the feature is absent.
+    fn refusal(&self, name: &str) -> Option<String> {
+        let there = |is_there: bool| if is_there { "yes" } else { "no" };
+        match self.doctor.get(name).map(String::as_str).or_else(|| self.environment(name).map(there)) {
+            Some("no") => None,
+            Some("yes") => Some(format!("`{name}`, which is there")),
+            Some(_) => Some(format!("`{name}`, of which `tracer doctor` cannot tell whether it is there")),
+            None => Some(format!("`{name}`, which is no feature of this machine")),
+        }
     }
 
     /// Makes a skipped test failed if a feature that it names is there, or unknown.
@@ -74,12 +80,7 @@ impl Features {
         for test in tests {
             let Verdict::Skipped(reason) = &test.verdict else { continue };
             let names = reason.split_once(": ").map_or(reason.as_str(), |(names, _)| names);
-            let wrong = names.split('+').find_map(|name| match self.has(name) {
-                Some(false) => None,
-                Some(true) => Some(format!("`{name}`, which is there")),
-                None => Some(format!("`{name}`, which is no feature of this machine")),
-            });
-            if let Some(wrong) = wrong {
+            if let Some(wrong) = names.split('+').find_map(|name| self.refusal(name)) {
                 test.verdict =
                     Verdict::Failed(format!("skipped for {wrong} (xtask/src/test/skips.rs): {reason}"));
             }
@@ -108,6 +109,7 @@ mod tests {
         for line in [
             r#"{"answer":"yes","detail":null,"group":"BPF","name":"bpf","why":""}"#,
             r#"{"answer":"no","name":"own_hist","why":"not built"}"#,
+            r#"{"answer":"no","name":"kprobe_multi","why":"not built"}"#,
             r#"{"answer":"unknown","name":"fentry_attach","why":"refused"}"#,
             "no json",
             r#"{"other":1}"#,
@@ -127,12 +129,14 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        for fine in ["own_hist: no histograms", "own_hist+fentry_attach: nothing", "compiler: no cc"] {
+        for fine in ["own_hist: no histograms", "own_hist+kprobe_multi: nothing", "compiler: no cc"] {
             assert_eq!(judged(&features, fine), None, "{fine}");
         }
         for (reason, wrong) in [
             ("bpf: why", "`bpf`, which is there"),
             ("own_hist+bpf: why", "`bpf`, which is there"),
+            ("own_hist+fentry_attach: why", "`fentry_attach`, of which `tracer doctor` cannot tell"),
+            ("linux-999.0: why", "`linux-999.0`, which is no feature"),
             ("task_names: why", "`task_names`, which is there"),
             ("no histograms", "`no histograms`, which is no feature"),
             ("", "``, which is no feature"),
@@ -143,9 +147,9 @@ mod tests {
         }
         let here = Features::default();
         assert_eq!(judged(&here, "task_names: other tracers"), None);
-        assert_eq!(here.has("compiler"), Some(host::which("cc").is_some()));
-        assert_eq!(here.has("linux-2.6"), Some(true));
-        assert_eq!(here.has("linux-999.0"), Some(false));
+        assert_eq!(here.environment("compiler"), Some(host::which("cc").is_some()));
+        assert_eq!(here.environment("linux-2.6"), Some(true));
+        assert_eq!(judged(&here, "linux-999.0: why"), None);
     }
 
     #[test]

@@ -178,13 +178,13 @@ const OWN: [Own; 11] = [
         name: "own_fprobe_events",
         purpose: "function events",
         since: "CONFIG_FPROBE_EVENTS",
-        sign: Sign::Setting("FPROBE_EVENTS"),
+        sign: Sign::Readme("f[:[<group>/]"),
     },
     Own {
         name: "own_probe_types",
         purpose: "arguments of probes by name",
         since: "CONFIG_PROBE_EVENTS_BTF_ARGS",
-        sign: Sign::Setting("PROBE_EVENTS_BTF_ARGS"),
+        sign: Sign::Readme("<argname>"),
     },
     Own {
         name: "own_function_tracer",
@@ -220,14 +220,14 @@ mod tests {
         assert_eq!(seen("own_snapshot", None), Answer::Yes);
         assert_eq!(seen("own_hist", None), Answer::no("not built (CONFIG_HIST_TRIGGERS)"));
         assert_eq!(seen("own_function_tracer", config.as_ref()), Answer::Yes);
-        assert_eq!(
-            seen("own_fprobe_events", config.as_ref()),
-            Answer::no("not built (CONFIG_FPROBE_EVENTS)")
-        );
-        assert!(matches!(seen("own_fprobe_events", None), Answer::Unknown(_)));
+        assert!(matches!(seen("own_function_tracer", None), Answer::Unknown(_)));
+        let no_fprobes = Answer::no("not built (CONFIG_FPROBE_EVENTS)");
+        assert_eq!(seen("own_fprobe_events", None), no_fprobes, "no README");
         assert_eq!(seen("own_hist_nohitcount", None), Answer::no("older than 6.3"));
-        std::fs::write(dir.join("README"), "[:nohitcount]\n").unwrap();
+        std::fs::write(dir.join("README"), "[:nohitcount]\n f[:[<group>/][<event>]] <func-name>\n").unwrap();
         assert_eq!(seen("own_hist_nohitcount", None), Answer::Yes);
+        assert_eq!(seen("own_fprobe_events", None), Answer::Yes);
+        assert_eq!(seen("own_probe_types", None), Answer::no("not built (CONFIG_PROBE_EVENTS_BTF_ARGS)"));
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }
