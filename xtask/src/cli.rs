@@ -27,7 +27,7 @@ enum Verb {
     Run(build::RunOptions),
     /// Run the tests that every change passes: lint, unit tests, integration tests here and some in a virtual machine
     Test(test::Options),
-    /// Check formatting, clippy, the direction of imports and the shape of files
+    /// Check formatting, clippy, imports, the shape and structure of files, spelling and links
     Lint(lint::Options),
     /// Run a command as root in a virtual machine with a Debian kernel
     Vm(vm::Options),

@@ -111,11 +111,8 @@ fn suite(version: &str) -> Result<PathBuf> {
 
 /// Runs the verb `conformance`.
 pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
-    setup::ensure(match (options.host, options.mirror) {
-        (true, _) => &[Group::Build, Group::Test],
-        (false, true) => vm::groups(options.machine.arch),
-        (false, false) => &[Group::Vm],
-    })?;
+    let of_host: &[Group] = &[Group::Build, Group::Test];
+    setup::ensure(if options.host { of_host } else { vm::groups(options.machine.arch) })?;
     let machine = &options.machine;
     let suite = suite(&machine.version)?;
     let tests = match (options.core, options.tests.is_empty()) {

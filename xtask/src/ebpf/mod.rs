@@ -1,8 +1,8 @@
 //! `cargo xtask ebpf`: builds the eBPF objects, which are checked in.
 //!
 //! `tracer-user` embeds `tracer-user/ebpf/tracer-ebpf.o`, and a test loads the programs of `tests/emitter`. They are
-//! checked in so that building and testing need stable Rust alone. Whoever changes their sources runs this verb, which
-//! needs the toolchain of `tracer-ebpf/toolchain.txt`. The same sources give the same bytes in each directory. The
+//! checked in so that building and testing need stable Rust alone. After a change of their sources, this verb
+//! builds them again with the toolchain of `tracer-ebpf/toolchain.txt`. The same sources give the same bytes in each directory. The
 //! lint compares the digests of the sources ([`digest`]), and `--check` builds the objects and compares the bytes.
 
 mod digest;
@@ -44,7 +44,8 @@ struct Product {
     sources: &'static [&'static str],
 }
 
-/// Sources of all products.
+/// Sources of all products. The digests do not cover the root's Cargo.toml, which changes often, nor the options below;
+/// `--check` compares the bytes.
 const COMMON: [&str; 3] = ["tracer-abi/Cargo.toml", "tracer-abi/src", toolchain::PINNED];
 
 const TEMPLATES: Product = Product {

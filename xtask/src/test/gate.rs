@@ -33,6 +33,11 @@ impl Checkout {
         Ok(Self { commit, clean: status.is_empty() })
     }
 
+    /// Whether the tree is still in this state.
+    pub(super) fn is_unchanged(&self) -> bool {
+        Self::of(host::root()).is_ok_and(|now| now == *self)
+    }
+
     /// The commit, if no file differs from it.
     pub(super) fn commit_if_clean(&self) -> Option<&str> {
         self.clean.then_some(&*self.commit)

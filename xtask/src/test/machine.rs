@@ -197,8 +197,15 @@ fn run_in_machines(
         match run_in(&mut guest, target, &job(built, &left)) {
             Err(error) if error.is::<vm::GuestDied>() && fresh < FRESH => {
                 host::step(format!("{title}: {error:#}\n{title}: a fresh machine continues"));
-                guest.current = None;
-                guest.tests.push(no_machine(Verdict::Flaky(format!("{error:#}")), Duration::ZERO));
+                let tests = guest.cut_off_by_death();
+                let running = tests.iter().map(|test| &*test.name).collect::<Vec<_>>().join(", ");
+                let why = format!("after or in these tests: {running}\n{error:#}");
+                guest.tests.push(no_machine(Verdict::Flaky(why), Duration::ZERO));
+                // The process runs again, but a failed test of exactness stays failed.
+                let has_failed = |test: &Ended| matches!(test.verdict, Verdict::Failed(_));
+                guest
+                    .tests
+                    .extend(tests.into_iter().filter(|test| has_failed(test) && !rerun::is_wanted(test)));
                 fresh += 1;
             }
             ended => break ended,
@@ -281,6 +288,13 @@ impl Guest<'_> {
             self.tests.extend(tests);
             self.ended.push(name);
         }
+    }
+
+    /// The results so far of the process that ran when the guest died. Tests that ran are failed.
+    fn cut_off_by_death(&mut self) -> Vec<Ended> {
+        let Some((name, suite)) = self.current.take() else { return Vec::new() };
+        let group = name.split("::").next().unwrap_or_default();
+        suite.finish(&name, group, "was cut off")
     }
 
     fn finish(mut self, how: &str) -> (Vec<Ended>, Vec<String>) {

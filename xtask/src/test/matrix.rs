@@ -1,11 +1,11 @@
 //! The units of a run of everything, and their kept results.
 //!
 //! A unit is a module of the integration tests on one machine, a directory of the kernel's suite, all unit tests, or a
-//! part of the lint. `cargo xtask test --all` keeps the result of each unit in which nothing failed, outside the
-//! checkout, by commit. A run that was interrupted therefore goes on where it stopped, and `--part K/N` runs a share.
-//! Nothing is kept or used in a tree with changes.
+//! part of the lint. `cargo xtask test --all` keeps the result of each unit in which nothing failed or was flaky, outside
+//! the checkout, by commit. A run after an interruption therefore runs only the rest, and `--part K/N` runs a share.
+//! Nothing is kept or used in a tree with changes. Results of this machine are kept by its kernel's release too.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::libtest::{Ended, Verdict};
 use super::options::Target;
 use super::scope::Scope;
 use super::selection::Groups;
-use crate::{conformance, vm};
+use crate::{conformance, host, vm};
 
 /// The place of units that run on this machine.
 pub(super) const HERE: &str = "host";
@@ -30,7 +30,7 @@ pub(super) const AUDIT: &str = "audit";
 pub(super) const OBJECTS: &str = "eBPF objects";
 pub(super) const UNIT_TESTS: &str = "unit tests";
 /// All of these.
-pub(super) const IS_NO_MODULE: [&str; 5] = [TEXTS, COMPILED, AUDIT, OBJECTS, UNIT_TESTS];
+pub(super) const OTHER_UNITS: [&str; 5] = [TEXTS, COMPILED, AUDIT, OBJECTS, UNIT_TESTS];
 /// Directory of the results in the cache.
 const RESULTS: &str = "results";
 /// Number of commits whose results are kept.
@@ -60,7 +60,7 @@ type Unit = (String, String);
 /// The units of a run of everything, in a fixed order.
 fn units(groups: &Groups, targets: &[Target]) -> Vec<Unit> {
     let here = [TEXTS, COMPILED, UNIT_TESTS].map(str::to_owned);
-    let modules = groups.all_modules();
+    let modules = groups.with_tests(host::root());
     let mut units: Vec<Unit> =
         here.into_iter().chain(modules.iter().cloned()).map(|name| (HERE.to_owned(), name)).collect();
     for target in targets {
@@ -78,6 +78,8 @@ pub(super) struct Plan {
     /// The units of this run; `None` if it is not a run of everything, so that other options select.
     units: Option<Vec<Unit>>,
     kept: Option<Kept>,
+    /// The checkout at the begin of the run.
+    checkout: Option<Checkout>,
 }
 
 impl Plan {
@@ -97,9 +99,9 @@ impl Plan {
                 eprintln!("warning: the tree has changes or no commit: no result is kept, and none is used");
                 None
             }
-            Some(commit) => Some(Kept::open(&vm::cache_dir()?.join(RESULTS), commit)?),
+            Some(commit) => Some(Kept::of(vm::cache_dir()?.join(RESULTS), commit)),
         };
-        Ok(Self { units: Some(units), kept })
+        Ok(Self { units: Some(units), kept, checkout: checkout.cloned() })
     }
 
     /// The numbers of all units and of those without a kept result.
@@ -129,12 +131,15 @@ impl Plan {
         units.filter_map(|(place, name)| self.kept(place, name)).flatten().collect()
     }
 
-    /// Keeps the results of a unit, unless one of them failed.
+    /// Keeps the results of a unit, unless one of them failed or was flaky, or the tree changed since the run began.
     pub(super) fn keep(&self, place: &str, name: &str, tests: &[Ended]) {
-        let is_good = !tests.iter().any(|test| matches!(test.verdict, Verdict::Failed(_)));
-        if let Some(kept) = self.kept.as_ref().filter(|_| is_good && !tests.is_empty())
-            && let Err(error) = kept.put(place, name, tests)
-        {
+        let is_good = |test: &Ended| matches!(test.verdict, Verdict::Passed | Verdict::Skipped(_));
+        let Some(kept) = self.kept.as_ref().filter(|_| !tests.is_empty() && tests.iter().all(is_good)) else {
+            return;
+        };
+        let is_same = self.checkout.as_ref().is_none_or(Checkout::is_unchanged);
+        let put = if is_same { kept.put(place, name, tests) } else { Err(anyhow!("the tree has changed")) };
+        if let Err(error) = put {
             eprintln!("warning: the results of {name} on {place} are not kept: {error:#}");
         }
     }
@@ -142,27 +147,36 @@ impl Plan {
 
 /// The kept results of a commit: one file for each unit.
 #[derive(Debug)]
-struct Kept(PathBuf);
+struct Kept {
+    /// The directory of all commits.
+    results: PathBuf,
+    commit: String,
+}
 
 impl Kept {
-    /// The results of a commit, below `results`. Removes those of old commits.
-    fn open(results: &Path, commit: &str) -> Result<Self> {
-        let dir = results.join(commit);
-        std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
-        let mut others: Vec<_> = std::fs::read_dir(results)?
+    /// The results of a commit, below `results`.
+    fn of(results: PathBuf, commit: &str) -> Self {
+        Self { results, commit: commit.to_owned() }
+    }
+
+    /// Removes the results of old commits.
+    fn sweep(&self) -> Result<()> {
+        let mut others: Vec<_> = std::fs::read_dir(&self.results)?
             .flatten()
-            .filter(|entry| entry.path() != dir)
+            .filter(|entry| *entry.file_name() != *self.commit)
             .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
             .collect();
         others.sort();
         for (_, old) in others.iter().rev().skip(COMMITS - 1) {
-            let _ = std::fs::remove_dir_all(old);
+            std::fs::remove_dir_all(old)?;
         }
-        Ok(Self(dir))
+        Ok(())
     }
 
     fn file(&self, place: &str, name: &str) -> PathBuf {
-        self.0.join(place).join(format!("{}.json", name.replace('/', "+")))
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let place = if place == HERE { format!("{place}-{}", release.trim()) } else { place.to_owned() };
+        self.results.join(&self.commit).join(place).join(format!("{}.json", name.replace('/', "+")))
     }
 
     fn get(&self, place: &str, name: &str) -> Option<Vec<Ended>> {
@@ -178,7 +192,8 @@ impl Kept {
         // A run that is killed leaves no partial file.
         let aside = file.with_extension(format!("{}.tmp", std::process::id()));
         std::fs::write(&aside, text)?;
-        Ok(std::fs::rename(&aside, &file)?)
+        std::fs::rename(&aside, &file)?;
+        self.sweep()
     }
 }
 
@@ -198,7 +213,6 @@ fn from_json(value: &Value) -> Option<Ended> {
     let verdict = match value["verdict"].as_str()? {
         "passed" => Verdict::Passed,
         "skipped" => Verdict::Skipped(text("why")?),
-        "flaky" => Verdict::Flaky(text("why")?),
         _ => return None,
     };
     let time = Duration::from_millis(value["ms"].as_u64()?);
@@ -208,7 +222,6 @@ fn from_json(value: &Value) -> Option<Ended> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host;
     use crate::test::options::machines;
 
     fn test(name: &str, verdict: Verdict) -> Ended {
@@ -239,6 +252,7 @@ mod tests {
             assert!(all.contains(&(place.to_owned(), name.to_owned())), "{name} on {place}");
         }
         assert!(!all.contains(&("6.1-x86_64".to_owned(), "record::render_frozen".to_owned())));
+        assert!(!all.iter().any(|(_, name)| name == "trust::timed"), "it has no tests");
         for bad in ["", "1", "0/3", "4/3", "a/b", "1/2/3"] {
             assert!(bad.parse::<Share>().is_err(), "{bad}");
         }
@@ -250,29 +264,28 @@ mod tests {
         let unit = |name: &str| ("m".to_owned(), name.to_owned());
         let plan = |commit: &str| Plan {
             units: Some(vec![unit("good"), unit("bad"), unit("a/b")]),
-            kept: Some(Kept::open(&results, commit).unwrap()),
+            kept: Some(Kept::of(results.clone(), commit)),
+            checkout: None,
         };
         let first = plan("one");
         assert!(first.wants("m", "good") && !first.wants("m", "other") && !first.wants("n", "good"));
-        let tests = [
-            test("p", Verdict::Passed),
-            test("s", Verdict::Skipped("no BTF".into())),
-            test("f", Verdict::Flaky("slow\n".into())),
-        ];
+        let tests = [test("p", Verdict::Passed), test("s", Verdict::Skipped("no BTF".into()))];
         first.keep("m", "good", &tests);
         first.keep("m", "a/b", &tests[..1]);
         first.keep("m", "bad", &[test("p", Verdict::Passed), test("x", Verdict::Failed("no".into()))]);
+        first.keep("m", "bad", &[test("f", Verdict::Flaky("slow\n".into()))]);
+        first.keep("m", "bad", &[]);
         let again = plan("one");
         assert!(!again.wants("m", "good") && !again.wants("m", "a/b") && again.wants("m", "bad"));
         assert_eq!(again.counts(), (3, 1));
         assert_eq!(again.kept_of("m", |name| name == "good"), tests);
-        assert_eq!(again.kept_of("m", |_| true).len(), 4);
+        assert_eq!(again.kept_of("m", |_| true).len(), 3);
         assert!(plan("two").wants("m", "good"), "another commit");
         // A file that is damaged does not count.
-        std::fs::write(Kept::open(&results, "one").unwrap().file("m", "good"), "[{}]").unwrap();
+        std::fs::write(Kept::of(results.clone(), "one").file("m", "good"), "[{}]").unwrap();
         assert!(again.wants("m", "good"));
         for number in 0..COMMITS + 3 {
-            drop(plan(&format!("more-{number}")));
+            plan(&format!("more-{number}")).keep("m", "good", &tests);
         }
         assert_eq!(std::fs::read_dir(&results).unwrap().count(), COMMITS);
         std::fs::remove_dir_all(results).unwrap();

@@ -96,7 +96,11 @@ fn of_checks(title: &str, checks: Vec<lint::Checked>) -> Section {
     };
     Section {
         title: title.to_owned(),
-        kind: Kind::Lint,
+        kind: match title {
+            matrix::AUDIT => Kind::Audit,
+            matrix::OBJECTS => Kind::Objects,
+            _ => Kind::Lint,
+        },
         tests: checks.into_iter().map(ended).collect(),
         time,
     }
@@ -115,6 +119,10 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     let root = host::root();
     let groups = Groups::read(root)?;
     groups.check(&options.program)?;
+    if !options.was_green {
+        // Git among them, which is asked next.
+        setup::ensure(&setup_groups(options)?)?;
+    }
     // A change while the tests run must not count as tested.
     let checkout =
         gate::Checkout::of(root).inspect_err(|error| eprintln!("warning: no commit: {error:#}")).ok();
@@ -143,19 +151,21 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
         rerun::judge_flaky(root, &mut sections)?;
     }
     let (text, fine) = report::summary(&sections);
-    if let Some(checkout) = checkout.filter(|_| fine && options.is_gate()) {
-        gate::write(root, &checkout, &sections, host::elapsed())?;
+    if fine && options.is_gate() {
+        match checkout.filter(gate::Checkout::is_unchanged) {
+            Some(checkout) => gate::write(root, &checkout, &sections, host::elapsed())?,
+            None => eprintln!("warning: no commit, or the tree has changed: target/gate.json is not written"),
+        }
     }
     let minutes = host::elapsed().as_secs().div_ceil(60);
     print!("in {minutes} minutes with the builds\n{text}");
     Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs the steps of a run. It ends early if a check of the lint or a unit test fails.
-fn run(options: &Options, plan: &Plan) -> Result<Vec<Section>> {
-    let targets = options.targets()?;
+/// What a run needs.
+fn setup_groups(options: &Options) -> Result<Vec<Group>> {
     let mut groups = vec![Group::Build, Group::Test];
-    for target in &targets {
+    for target in options.targets()? {
         groups.extend(vm::groups(target.arch));
     }
     if options.wants_lint() {
@@ -164,36 +174,50 @@ fn run(options: &Options, plan: &Plan) -> Result<Vec<Section>> {
     if options.all {
         groups.extend([Group::Audit, Group::Ebpf]);
     }
-    setup::ensure(&groups)?;
+    Ok(groups)
+}
+
+/// Runs the steps of a run. It ends early if a check of the lint or a unit test fails.
+fn run(options: &Options, plan: &Plan) -> Result<Vec<Section>> {
+    let targets = options.targets()?;
     let mut sections = vec![Section::step("tools", host::elapsed())];
+    if options.wants_lint() {
+        // Before anything is fetched, because the end of the run waits for that.
+        sections.extend(planned(plan, matrix::TEXTS, || linted(matrix::TEXTS, lint::Kind::Text)));
+        if sections.iter().any(Section::has_failed) {
+            return Ok(sections);
+        }
+    }
     std::thread::scope(|scope| {
-        // One thread prepares all machines, because apt allows only one run at a time.
-        let programs = (!options.vm_only).then(|| scope.spawn(sources::programs));
-        let fetching = scope.spawn(|| targets.iter().try_for_each(|t| vm::prepare(&t.machine())));
+        // One thread, because apt allows only one run at a time.
+        let fetching = scope.spawn(|| {
+            let programs = (!options.vm_only).then(sources::programs);
+            (programs, targets.iter().try_for_each(|target| vm::prepare(&target.machine())))
+        });
         if options.wants_lint() {
-            for (title, kind) in [(matrix::TEXTS, lint::Kind::Text), (matrix::COMPILED, lint::Kind::Compiled)]
-            {
-                sections.extend(planned(plan, title, || linted(title, kind)));
-                if sections.last().is_some_and(Section::has_failed) {
-                    return Ok(sections);
-                }
+            let compiled = || linted(matrix::COMPILED, lint::Kind::Compiled);
+            sections.extend(planned(plan, matrix::COMPILED, compiled));
+            if sections.iter().any(Section::has_failed) {
+                return Ok(sections);
             }
         }
         let start = Instant::now();
         let native = binaries::build(Arch::host()?, Profile::Dev, !options.vm_only && !options.integration)?;
         sections.push(Section::step("building the tests", start.elapsed()));
-        let programs = programs.map(|thread| {
-            let unpacked = thread.join().unwrap_or_else(|_| Err(anyhow!("unpacking them panicked")));
+        let (programs, fetched) = fetching.join().map_err(|_| anyhow!("fetching the machines panicked"))?;
+        if let Some(programs) = programs {
             // A test that needs the programs reports that they are missing.
-            unpacked.inspect_err(|error| eprintln!("warning: the kernel's programs: {error:#}")).ok()
-        });
-        if !options.vm_only {
-            sections.extend(on_host(&native, programs.flatten().as_deref(), options, plan)?);
+            let programs =
+                programs.inspect_err(|error| eprintln!("warning: the kernel's programs: {error:#}"));
+            sections.extend(on_host(&native, programs.ok().as_deref(), options, plan)?);
             if sections.iter().any(|section| section.title == UNIT_TESTS && section.has_failed()) {
                 return Ok(sections);
             }
         }
-        fetching.join().map_err(|_| anyhow!("fetching the machines panicked"))??;
+        if let Err(error) = fetched {
+            sections.extend(targets.iter().map(|target| machine::failed(target, &error, Duration::ZERO)));
+            return Ok(sections);
+        }
         // Before the machines run, because the compiler then takes several times as long.
         let start = Instant::now();
         let foreign = targets.iter().find(|target| target.arch.is_foreign());
@@ -205,7 +229,13 @@ fn run(options: &Options, plan: &Plan) -> Result<Vec<Section>> {
             Scope::Core => conformance::Part::core(suite_machine()),
             Scope::Whole => conformance::Part::whole(suite_machine()),
         });
-        let suite = suite.transpose()?;
+        let suite = suite.transpose().or_else(|error| {
+            let verdict = libtest::Verdict::Failed(format!("{error:#}"));
+            let tests = vec![of_suite("(the sources)".to_owned(), verdict)];
+            let title = format!("{SUITE_OF} suite");
+            sections.push(Section { title, kind: Kind::Suite, tests, ..Section::default() });
+            anyhow::Ok(None)
+        })?;
         let suite = suite.as_ref();
         sections.extend(on_machines(&targets, suite, &native, foreign.as_ref(), options, plan));
         if options.all {
@@ -275,7 +305,7 @@ fn integration_tests(
     host::step(format!("Testing: {}", section.title));
     let start = Instant::now();
     let features = Features::here(built.tracer()?, true)?;
-    section.tests = plan.kept_of(matrix::HERE, |name| !matrix::IS_NO_MODULE.contains(&name));
+    section.tests = plan.kept_of(matrix::HERE, |name| !matrix::OTHER_UNITS.contains(&name));
     // The processes with failed tests, and the places of all their tests in the section.
     let mut failed = Vec::new();
     let binaries = built.tests.iter().filter(|binary| binary.integration);

@@ -19,6 +19,10 @@ pub(super) enum Kind {
     Step,
     /// Checks of the lint.
     Lint,
+    /// Checks of `lint --all`.
+    Audit,
+    /// The checked-in eBPF objects.
+    Objects,
     /// Unit and integration tests on the host.
     Host,
     /// Integration tests in the machine of this name.
@@ -47,12 +51,24 @@ impl Section {
     /// The command that runs only this test.
     fn command(&self, test: &Ended) -> String {
         let Ended { binary, name, .. } = test;
+        // A process that died, or a machine.
+        if let Some(process) = name.strip_prefix('(').and_then(|name| name.strip_suffix(')')) {
+            let is_process = process.contains("::");
+            let program = if is_process { format!(" --program {process}") } else { String::new() };
+            return match &self.kind {
+                Kind::Machine(machine) => format!("./x test --vm-only --vm {machine}{program}"),
+                Kind::Suite => "./x conformance --mirror --core".to_owned(),
+                _ => format!("./x test --host-only{program}"),
+            };
+        }
         let program =
             || name.split_once("::").map_or(binary.clone(), |(module, _)| format!("{binary}::{module}"));
         let last = name.rsplit("::").next().unwrap_or_default();
         match &self.kind {
             Kind::Step => String::new(),
             Kind::Lint => format!("./x lint '{}'", name.to_lowercase()),
+            Kind::Audit => format!("./x lint --all '{}'", name.to_lowercase()),
+            Kind::Objects => "./x ebpf --check".to_owned(),
             Kind::Host => format!("./x test --host-only {last}"),
             Kind::Machine(machine) => {
                 format!("./x test --vm-only --vm {machine} --program {} {last}", program())
@@ -233,6 +249,27 @@ mod tests {
         let end = "\nfailed on 6.1 x86_64: m::c\n    to repeat it: ./x test --vm-only --vm 6.1-x86_64 --program t::m c\n\n\
                    1 passed, 1 failed, 1 skipped\n";
         assert!(text.ends_with(end), "{text}");
+    }
+
+    #[test]
+    fn commands_repeat_one_test() {
+        let command = |kind: Kind, name: &str| {
+            Section { kind, ..Section::default() }.command(&test(name, Verdict::Passed))
+        };
+        let machine = || Kind::Machine("6.1-x86_64".to_owned());
+        for (kind, name, expected) in [
+            (Kind::Host, "m::a", "./x test --host-only a"),
+            (Kind::Host, "(t::m)", "./x test --host-only --program t::m"),
+            (machine(), "(t::m)", "./x test --vm-only --vm 6.1-x86_64 --program t::m"),
+            (machine(), "(the machine)", "./x test --vm-only --vm 6.1-x86_64"),
+            (Kind::Suite, "a/b.tc (instance)", "./x conformance --mirror a/b.tc"),
+            (Kind::Suite, "(the machine)", "./x conformance --mirror --core"),
+            (Kind::Lint, "Unit file", "./x lint 'unit file'"),
+            (Kind::Audit, "Book", "./x lint --all 'book'"),
+            (Kind::Objects, "eBPF objects", "./x ebpf --check"),
+        ] {
+            assert_eq!(command(kind, name), expected);
+        }
     }
 
     #[test]

@@ -80,13 +80,14 @@ impl Groups {
         self.0.get(group).map_or(&[], Vec::as_slice)
     }
 
-    /// All modules, `GROUP::MODULE`, and the groups without modules.
-    pub(super) fn all_modules(&self) -> Vec<String> {
+    /// All modules with tests, `GROUP::MODULE`, and the groups without modules.
+    pub(super) fn with_tests(&self, root: &Path) -> Vec<String> {
         let of = |(group, modules): (&String, &Vec<String>)| match modules.as_slice() {
             [] => vec![group.clone()],
             modules => modules.iter().map(|module| format!("{group}::{module}")).collect(),
         };
-        self.0.iter().flat_map(of).collect()
+        let has_tests = |module: &String| source(root, module).is_some_and(|text| text.contains("#[test]"));
+        self.0.iter().flat_map(of).filter(has_tests).collect()
     }
 
     /// Whether a name is the name of a group or of a module, `GROUP::MODULE`.
@@ -101,11 +102,7 @@ impl Groups {
     #[cfg(test)]
     pub(super) fn has_test(&self, root: &Path, name: &str) -> bool {
         let Some((module, test)) = name.rsplit_once("::") else { return false };
-        let folder = root.join(TESTS).join(module.replace("::", "/"));
-        let text = [folder.with_extension("rs"), folder.join("mod.rs")]
-            .iter()
-            .find_map(|file| std::fs::read_to_string(file).ok());
-        self.has(module) && text.is_some_and(|text| text.contains(&format!("fn {test}()")))
+        self.has(module) && source(root, module).is_some_and(|text| text.contains(&format!("fn {test}()")))
     }
 
     /// Checks the names that a command line selects. The error lists the known names.
@@ -114,6 +111,13 @@ impl Groups {
         let known: Vec<String> = self.0.iter().map(|(group, modules)| line(group, modules)).collect();
         bail!("no integration tests are named `{unknown}`; known are:\n{}", known.join("\n"))
     }
+}
+
+/// The text of a module `GROUP::MODULE`, or of a group of one file.
+fn source(root: &Path, module: &str) -> Option<String> {
+    let folder = root.join(TESTS).join(module.replace("::", "/"));
+    let files = [folder.with_extension("rs"), folder.join("mod.rs")];
+    files.iter().find_map(|file| std::fs::read_to_string(file).ok())
 }
 
 /// A group and the names of its modules.
