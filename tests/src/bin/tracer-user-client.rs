@@ -1,6 +1,7 @@
 //! A test program with user events: one of many short-lived clients, or a malicious client.
 
 use std::{
+    os::fd::AsFd,
     path::Path,
     process::ExitCode,
     time::{Duration, Instant},
@@ -8,6 +9,7 @@ use std::{
 
 use anyhow::{anyhow, bail};
 use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
     mm::ProtFlags,
     process::{Signal, getpid, kill_process},
 };
@@ -59,7 +61,8 @@ fn touch(file: &Path, offset: u64, delay: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Registers at this many addresses, then forks this many children that do nothing.
+/// Registers at this many addresses, then forks children that do nothing: at least this many, and until standard input
+/// ends.
 fn fork_often(dir: &Path, addresses: u64, forks: u64) -> anyhow::Result<()> {
     let failed = |what: &'static str| {
         move |error: i32| anyhow!("{what}: {}", std::io::Error::from_raw_os_error(error))
@@ -71,10 +74,12 @@ fn fork_often(dir: &Path, addresses: u64, forks: u64) -> anyhow::Result<()> {
         data.register_at("forked u32 a", address, (number % 32) as u8, 4, 0).map_err(failed("register"))?;
     }
     println!("registered");
-    for _ in 0..forks {
+    let mut forked = 0;
+    while forked < forks || !has_ended(&std::io::stdin())? {
         in_child(|| 0).map_err(failed("fork"))?;
+        forked += 1;
     }
-    println!("forked");
+    println!("forked {forked}");
     // The mirror still updates the enable bits.
     let seen = page.bit(0);
     let end = Instant::now() + Duration::from_secs(60);
@@ -85,6 +90,13 @@ fn fork_often(dir: &Path, addresses: u64, forks: u64) -> anyhow::Result<()> {
         std::thread::sleep(Duration::from_millis(1));
     }
     Ok(())
+}
+
+/// Whether the writers of a pipe have closed it.
+fn has_ended(pipe: &impl AsFd) -> anyhow::Result<bool> {
+    let mut polled = [PollFd::new(pipe, PollFlags::IN)];
+    poll(&mut polled, Some(&Timespec::default()))?;
+    Ok(polled[0].revents().contains(PollFlags::HUP))
 }
 
 /// One process of the crowd. It registers an event that other processes register too, writes records, stores the
