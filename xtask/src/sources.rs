@@ -38,21 +38,29 @@ pub(crate) fn tests_of(version: &str) -> Result<PathBuf> {
     })
 }
 
-/// The directory that contains the entries of [`tests_of`] for the programs of user_events, which the host's tests
-/// compile.
+/// Unpacks the programs of user_events, which the host's tests compile, of all versions that are available. Returns the
+/// directory that contains the entries of [`tests_of`].
 pub(crate) fn programs() -> Result<PathBuf> {
-    let mut parent = PathBuf::new();
-    for (version, _) in VERSIONS {
-        let dir = tests_of(version)?;
-        dir.parent().context("an entry lies in the cache")?.clone_into(&mut parent);
+    for (version, _) in VERSIONS.iter().filter(|(version, _)| is_available(version)) {
+        tests_of(version)?;
     }
-    Ok(parent)
+    vm::cache_dir()
+}
+
+/// Whether the sources of a version are here, or in Debian's package lists. A release has the sources of its kernels.
+pub(crate) fn is_available(version: &str) -> bool {
+    let is_kept = vm::cache_dir().is_ok_and(|dir| dir.join(format!("{TESTS_OF}{version}")).is_dir());
+    is_kept || installed(version).is_file() || vm::is_available(&format!("linux-source-{version}"))
+}
+
+/// The archive of an installed package.
+fn installed(version: &str) -> PathBuf {
+    format!("/usr/src/linux-source-{version}.tar.xz").into()
 }
 
 /// Unpacks a version's sources into a directory, limited by `arguments` to tar.
 pub(crate) fn unpack(version: &str, dir: &Path, arguments: &[String]) -> Result<()> {
-    let name = format!("usr/src/linux-source-{version}.tar.xz");
-    let installed = Path::new("/").join(&name);
+    let installed = installed(version);
     let mut tar = Command::new("tar");
     tar.args(["-xJ", "-f", "-", "--strip-components=1", "-C"]).arg(dir).args(arguments);
     if installed.is_file() {
@@ -67,7 +75,7 @@ pub(crate) fn unpack(version: &str, dir: &Path, arguments: &[String]) -> Result<
     let mut outer =
         Command::new("dpkg-deb").arg("--fsys-tarfile").arg(package).stdout(Stdio::piped()).spawn()?;
     let mut middle = Command::new("tar")
-        .args(["-xO", "-f", "-", &format!("./{name}")])
+        .args(["-xO", "-f", "-", &format!(".{}", installed.display())])
         .stdin(outer.stdout.take().context("a pipe")?)
         .stdout(Stdio::piped())
         .spawn()?;

@@ -59,7 +59,7 @@ fn functions_of_modules_leave_the_kernels_texts() {
             return Ok(());
         }
         if is_loaded() || !modprobe(&[MODULE]) {
-            host::skip("modules", format_args!("there is no module {MODULE} to load"));
+            host::skip(&format!("module-{MODULE}"), format_args!("no module {MODULE} can be loaded"));
             return Ok(());
         }
         unload()?;

@@ -57,8 +57,13 @@ fn unpacked(version: &Version) -> Result<Option<PathBuf>> {
     let given = given.map(|dir| dir.join(format!("selftests-{}", version.name)));
     let archive = format!("/usr/src/linux-source-{}.tar.xz", version.name);
     let is_packed = Path::new(&archive).is_file() && is_there("xz");
-    if !is_there("cc") || !(is_packed || given.as_ref().is_some_and(|dir| dir.is_dir())) {
-        host::skip("compiler", format_args!("no cc, or neither TRACER_KERNEL_PROGRAMS nor {archive}"));
+    if !is_there("cc") {
+        host::skip("compiler", "no cc");
+        return Ok(None);
+    }
+    if !is_packed && !given.as_ref().is_some_and(|dir| dir.is_dir()) {
+        let feature = format!("sources-{}", version.name);
+        host::skip(&feature, format_args!("neither in TRACER_KERNEL_PROGRAMS nor {archive}"));
         return Ok(None);
     }
     let below = host::cache_dir()?;

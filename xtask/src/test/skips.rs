@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use serde_json::Value;
 
 use super::libtest::{Ended, Verdict};
-use crate::host;
+use crate::{host, sources};
 
 /// The features of a machine.
 #[derive(Debug, Default)]
@@ -55,10 +55,12 @@ impl Features {
             // For the kernel's own programs.
             "compiler" => !self.is_guest && host::which("cc").is_some(),
             "bpftool" | "setarch" | "trace-cmd" => self.is_guest || host::which(name).is_some(),
-            // Modules that can be loaded.
-            "modules" => self.is_guest || Path::new("/lib/modules").join(release).is_dir(),
             // Other tracers can have stopped the names of tasks until the next boot (`record-cmd` in instances).
             "task_names" => self.is_guest,
+            _ if name.starts_with("module-") => self.is_guest || can_load(release, &name["module-".len()..]),
+            _ if name.starts_with("sources-") => {
+                !self.is_guest && sources::is_available(&name["sources-".len()..])
+            }
             _ if self.is_guest => return None,
             _ => is_at_least(release, name.strip_prefix("linux-")?)?,
         })
@@ -86,6 +88,13 @@ impl Features {
             }
         }
     }
+}
+
+/// Whether a kernel has a module that is not loaded.
+fn can_load(release: &str, module: &str) -> bool {
+    let list = Path::new("/lib/modules").join(release).join("modules.dep");
+    let is_there = std::fs::read_to_string(list).is_ok_and(|text| text.contains(&format!("/{module}.ko")));
+    is_there && !Path::new("/sys/module").join(module).exists()
 }
 
 /// Whether a kernel's release is at least a version such as 6.11; `None` if that is no version.

@@ -33,14 +33,11 @@ pub(super) fn get(version: &str, arch: Arch, fresh: bool) -> Result<Kernel> {
     if version.contains('/') {
         return given(Path::new(version));
     }
-    let prefix = format!("kernel-{}-", arch.name());
-    let cached = cache::names(&prefix)?;
-    let cached = newest(cached.iter().filter_map(|n| n.strip_prefix(&prefix)), version);
-    let release = match cached {
-        Some(release) if !fresh => release.to_owned(),
+    let release = match cached(version, arch)? {
+        Some(release) if !fresh => release,
         _ => available(version, arch)?,
     };
-    let name = format!("{prefix}{release}");
+    let name = prefix(arch) + &release;
     if cache::find(&name)?.is_none() {
         host::step(format!("Fetching Linux {release}"));
     }
@@ -53,6 +50,18 @@ pub(super) fn get(version: &str, arch: Arch, fresh: bool) -> Result<Kernel> {
         .collect();
     first.sort();
     Ok(Kernel { release, vmlinuz: dir.join("vmlinuz"), modules: dir.join("modules.img"), first })
+}
+
+/// Prefix of the kernels' names in the cache.
+fn prefix(arch: Arch) -> String {
+    format!("kernel-{}-", arch.name())
+}
+
+/// The release of the newest cached kernel of `version`.
+pub(crate) fn cached(version: &str, arch: Arch) -> Result<Option<String>> {
+    let prefix = prefix(arch);
+    let names = cache::names(&prefix)?;
+    Ok(newest(names.iter().filter_map(|name| name.strip_prefix(&prefix)), version).map(str::to_owned))
 }
 
 /// A custom image, without modules.
@@ -87,7 +96,10 @@ fn available(version: &str, arch: Arch) -> Result<String> {
         .iter()
         .filter_map(|n| n.strip_prefix("linux-image-"))
         // `pkgnames` ignores the architecture, and includes names that another package only mentions.
-        .filter(|release| release.ends_with(&suffix) && is_available(release, arch));
+        .filter(|release| {
+            let package = format!("linux-image-{release}:{}", arch.debian());
+            release.ends_with(&suffix) && packages::is_available(&package)
+        });
     let Some(newest) = newest(releases, version) else {
         bail!(
             "no package linux-image-{version}.*{suffix} in the package lists: this needs Debian (bookworm has \
@@ -96,13 +108,6 @@ fn available(version: &str, arch: Arch) -> Result<String> {
         );
     };
     Ok(newest.to_owned())
-}
-
-/// Whether apt has a download candidate.
-fn is_available(release: &str, arch: Arch) -> bool {
-    let package = format!("linux-image-{release}:{}", arch.debian());
-    host::output(Command::new("apt-cache").args(["policy", &package]))
-        .is_ok_and(|text| text.contains("Candidate: ") && !text.contains("Candidate: (none)"))
 }
 
 /// The newest of the releases that belong to `version`.

@@ -17,6 +17,8 @@ pub(crate) mod samples;
 mod tsc;
 
 pub(crate) use cache::{dir as cache_dir, entry as cache_entry};
+pub(crate) use kernel::cached as cached_kernel;
+pub(crate) use packages::is_available;
 
 use std::fs;
 use std::io::Write as _;

@@ -41,6 +41,12 @@ pub(super) fn update_lists() -> Result<()> {
     Ok(())
 }
 
+/// Whether apt has a download candidate for a package, `NAME` or `NAME:ARCHITECTURE`.
+pub(crate) fn is_available(package: &str) -> bool {
+    host::output(Command::new("apt-cache").args(["policy", package]))
+        .is_ok_and(|text| text.contains("Candidate: ") && !text.contains("Candidate: (none)"))
+}
+
 /// apt's options for an empty machine of this architecture.
 fn options(arch: Arch) -> Vec<String> {
     let arch = arch.debian();
