@@ -11,10 +11,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 
 use crate::host;
-use crate::toolchain::{self, LLVM};
-
-/// The name of `bpf-linker` in the file of pinned versions. That release is installed if none is found.
-const BPF_LINKER: &str = "bpf-linker";
+use crate::toolchain::{self, BPF_LINKER, LLVM};
 
 /// A program that `cargo install` builds if none is found, without default features and not optimised: an optimised
 /// build takes three times as long, which no run makes up for.
@@ -54,8 +51,11 @@ impl CargoProgram {
 pub(crate) enum Group {
     /// Build and run: a C compiler, which links.
     Build,
-    /// Build the checked-in eBPF objects: a compiler with its core sources and its clippy, `bpf-linker`, LLVM's tools.
+    /// Build eBPF programs that log: a compiler with its core sources, and `bpf-linker`.
     Ebpf,
+    /// Build the checked-in eBPF objects: the same in the versions of `tracer-ebpf/toolchain.txt`, the compiler's clippy,
+    /// and LLVM's tools.
+    Objects,
     /// rustfmt, clippy, codespell and systemd's tools for the unit file.
     Lint,
     /// The checks of `lint --all`: cargo-deny and mdbook, which are compiled here.
@@ -70,13 +70,16 @@ pub(crate) enum Group {
     Bench,
     /// Tools for a kernel build.
     Kernel,
+    /// Makes bare Debian systems.
+    Fresh,
 }
 
 impl Group {
     /// All groups, in installation order.
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Build,
         Self::Ebpf,
+        Self::Objects,
         Self::Lint,
         Self::Audit,
         Self::Vm,
@@ -84,6 +87,7 @@ impl Group {
         Self::Test,
         Self::Bench,
         Self::Kernel,
+        Self::Fresh,
     ];
 }
 
@@ -108,20 +112,26 @@ impl Missing {
 
 /// Adds the packages for requirements that are detected by their function, not by package name.
 fn by_function(groups: &[Group], missing: &mut Missing) -> Result<()> {
-    if groups.contains(&Group::Ebpf) {
-        if toolchain::find_ebpf()?.is_none() {
+    let wants = |group| groups.contains(&group);
+    let compiler = if wants(Group::Objects) { toolchain::find_pinned() } else { toolchain::find_ebpf()? };
+    let linker =
+        if wants(Group::Objects) { toolchain::find_pinned_linker() } else { toolchain::find_bpf_linker() };
+    if wants(Group::Ebpf) || wants(Group::Objects) {
+        if compiler.is_none() {
             missing.packages.extend(["rustc-web", "rust-web-src", "cargo-web"]);
         }
-        if toolchain::find_llvm("llvm-objcopy").is_none() {
-            missing.packages.push("llvm-22");
-        }
-        if toolchain::find_bpf_linker().is_none() {
+        if linker.is_none() {
             missing.bpf_linker = true;
             missing.packages.extend(["llvm-22-dev", "libzstd-dev", "zlib1g-dev", "g++"]);
         }
+    }
+    if wants(Group::Objects) {
+        if toolchain::find_llvm("llvm-objcopy").is_none() {
+            missing.packages.push("llvm-22");
+        }
         // Clippy reads the core sources of a compiler and must be of the same build. That compiler may not be
         // installed yet.
-        if let Some(rustc) = toolchain::find_ebpf()?
+        if let Some(rustc) = compiler
             && rustc.sysroot == Path::new("/usr")
             && !host::is_executable(&rustc.path.with_file_name("clippy-driver"))
         {
@@ -175,6 +185,8 @@ fn by_function(groups: &[Group], missing: &mut Missing) -> Result<()> {
         (Group::Kernel, "xz", &["xz-utils"]),
         (Group::Bench, "bpftrace", &["bpftrace"]),
         (Group::Bench, "trace-cmd", &["trace-cmd"]),
+        (Group::Fresh, "debootstrap", &["debootstrap"]),
+        (Group::Fresh, "git", &["git"]),
     ];
     for (group, program, packages) in programs {
         if groups.contains(group) && host::which(program).is_none() {
@@ -309,7 +321,8 @@ pub(crate) fn ensure(groups: &[Group]) -> Result<()> {
         // Installed packages may have further requirements. A requirement that stays missing after its installation is
         // an error.
         if before.as_ref() == Some(&missing) {
-            bail!("still missing after the installation:\n{}", recipe(&missing, apt));
+            let pinned = toolchain::PINNED;
+            bail!("still missing after the installation (versions: {pinned}):\n{}", recipe(&missing, apt));
         }
         install_packages(&missing)
             .with_context(|| format!("to install it all by hand:\n{}", recipe(&missing, apt)))?;

@@ -18,6 +18,8 @@ use crate::host;
 pub(crate) const LLVM: u32 = 22;
 /// The file with the versions of the toolchain that builds the checked-in eBPF objects: lines `PROGRAM VERSION`.
 pub(crate) const PINNED: &str = "tracer-ebpf/toolchain.txt";
+/// The name of the linker in [`PINNED`], which is also the program's and the crate's.
+pub(crate) const BPF_LINKER: &str = "bpf-linker";
 /// The oldest compiler that the workspace supports (`rust-version` in Cargo.toml).
 pub(crate) const OLDEST: (u32, u32) = (1, 88);
 /// Environment variable with the compiler to use for eBPF instead of the search.
@@ -178,23 +180,10 @@ pub(crate) fn pinned(program: &str) -> &'static str {
     value(TEXT, &format!("{program} ")).expect("the file names each program of the toolchain")
 }
 
-/// The compiler of the checked-in eBPF objects, in exactly the version of [`PINNED`]; `None` if no compiler on this
-/// machine has its core sources.
-pub(crate) fn find_pinned() -> Result<Option<Rustc>> {
+/// The compiler of the checked-in eBPF objects: exactly the version of [`PINNED`], with its core sources.
+pub(crate) fn find_pinned() -> Option<Rustc> {
     let is_pinned = |rustc: &Rustc| rustc.versions == (pinned("rustc").to_owned(), pinned("llvm").to_owned());
-    let candidates: Vec<Rustc> = installed().into_iter().filter(Rustc::has_core_sources).collect();
-    if let Some(rustc) = candidates.iter().find(|rustc| is_pinned(rustc)) {
-        return Ok(Some(rustc.clone()));
-    }
-    let Some(other) = find_ebpf()? else { return Ok(None) };
-    let (release, llvm) = &other.versions;
-    bail!(
-        "{} is Rust {release} with LLVM {llvm}, but {PINNED} names Rust {} with LLVM {}: install that, or enter the \
-         new versions there",
-        other.path.display(),
-        pinned("rustc"),
-        pinned("llvm")
-    )
+    installed().into_iter().find(|rustc| rustc.has_core_sources() && is_pinned(rustc))
 }
 
 /// A program of LLVM, such as `llvm-nm`.
@@ -217,7 +206,18 @@ pub(crate) fn of_release(release: (u32, u32)) -> Option<Rustc> {
 
 /// `bpf-linker`, on `PATH` or in the directory of `cargo install`.
 pub(crate) fn find_bpf_linker() -> Option<PathBuf> {
-    host::cargo_program("bpf-linker")
+    host::cargo_program(BPF_LINKER)
+}
+
+/// `bpf-linker` in the version of [`PINNED`].
+pub(crate) fn find_pinned_linker() -> Option<PathBuf> {
+    let installed =
+        host::cargo_bin().map(|bin| bin.join(BPF_LINKER)).filter(|path| host::is_executable(path));
+    let is_pinned = |linker: &PathBuf| {
+        host::output(Command::new(linker).arg("--version"))
+            .is_ok_and(|version| version.split_whitespace().nth(1) == Some(pinned(BPF_LINKER)))
+    };
+    host::which(BPF_LINKER).into_iter().chain(installed).find(is_pinned)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::arch::Arch;
 use crate::host;
 use crate::setup::{self, Group};
-use crate::toolchain::{self, Rustc};
+use crate::toolchain::{self, BPF_LINKER, Rustc};
 
 /// The BPF target: little-endian, as x86-64 and arm64 are.
 const TARGET: &str = "bpfel-unknown-none";
@@ -129,27 +129,24 @@ struct Toolchain {
 }
 
 impl Toolchain {
-    /// Finds it.
-    ///
-    /// # Errors
-    /// If it is not installed, or another version than `tracer-ebpf/toolchain.txt` names.
+    /// The versions of `tracer-ebpf/toolchain.txt`.
     fn pinned() -> Result<Self> {
-        let found = Self::any(toolchain::find_pinned()?)?;
-        let version = host::output(Command::new(&found.linker).arg("--version"))?;
-        let wanted = toolchain::pinned("bpf-linker");
-        ensure!(
-            version.split_whitespace().nth(1) == Some(wanted),
-            "{} is {}, but {} names bpf-linker {wanted}",
-            found.linker.display(),
-            version.trim(),
-            toolchain::PINNED
-        );
-        Ok(found)
+        let missing = |program: &str| {
+            let version = toolchain::pinned(program);
+            format!(
+                "{program} {version} of {} is not here: run `cargo xtask setup objects`",
+                toolchain::PINNED
+            )
+        };
+        let rustc = toolchain::find_pinned().with_context(|| missing("rustc"))?;
+        let linker = toolchain::find_pinned_linker().with_context(|| missing(BPF_LINKER))?;
+        Ok(Self { rustc, linker })
     }
 
-    /// A compiler, with any linker.
-    fn any(rustc: Option<Rustc>) -> Result<Self> {
+    /// Any versions.
+    fn any() -> Result<Self> {
         let missing = "is not here: run `cargo xtask setup ebpf`";
+        let rustc = toolchain::find_ebpf()?;
         let rustc = rustc.with_context(|| format!("a compiler with its core sources {missing}"))?;
         let linker = toolchain::find_bpf_linker().with_context(|| format!("bpf-linker {missing}"))?;
         Ok(Self { rustc, linker })
@@ -259,7 +256,7 @@ fn without_hash(symbol: &str) -> Option<String> {
 pub(crate) fn debug_object(arch: Arch) -> Result<PathBuf> {
     setup::ensure(&[Group::Ebpf])?;
     host::step(format!("Building the eBPF object that logs ({})", arch.name()));
-    let toolchain = Toolchain::any(toolchain::find_ebpf()?)?;
+    let toolchain = Toolchain::any()?;
     let built = toolchain.compile(TEMPLATES.krate, TEMPLATES.binary, arch, &["--features", "log"])?;
     let object = host::root().join("target/bpf").join(format!("tracer-ebpf-debug-{}.o", arch.name()));
     host::write_if_changed(&object, &std::fs::read(&built)?)?;
@@ -289,7 +286,7 @@ fn clippy(rustc: &Rustc) -> Result<()> {
 
 /// Runs the verb `ebpf`.
 pub(crate) fn verb(options: &Options) -> Result<()> {
-    setup::ensure(&[Group::Ebpf])?;
+    setup::ensure(&[Group::Objects])?;
     check_or_write(options.check)
 }
 
