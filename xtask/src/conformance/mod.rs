@@ -112,7 +112,9 @@ fn suite(version: &str) -> Result<PathBuf> {
 /// Runs the verb `conformance`.
 pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     let of_host: &[Group] = &[Group::Build, Group::Test];
-    setup::ensure(if options.host { of_host } else { vm::groups(options.machine.arch) })?;
+    let of_modules: &[Group] = if options.modules { &[Group::Kernel] } else { &[] };
+    let of_machine = if options.host { of_host } else { vm::groups(options.machine.arch) };
+    setup::ensure(&[of_machine, of_modules].concat())?;
     let machine = &options.machine;
     let suite = suite(&machine.version)?;
     let tests = match (options.core, options.tests.is_empty()) {

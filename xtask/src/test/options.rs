@@ -62,7 +62,7 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with = "host_only")]
     pub(super) vm_only: bool,
     /// Run all integration tests in these machines, such as 6.1,6.12,6.12-aarch64 or an image's path. By default a core
-    /// of them runs in one machine
+    /// of them, or those that are selected, run in 6.12
     #[arg(long, value_delimiter = ',', value_parser = parse_target, value_name = "VERSION[-ARCH]")]
     pub(super) vm: Vec<Target>,
     /// Run everything: all tests in all machines, the kernel's whole suite, and the checks of `lint --all`. What passed
@@ -148,10 +148,7 @@ impl Options {
         if !self.vm.is_empty() {
             return Ok(self.vm.clone());
         }
-        match self.scope() {
-            Scope::Core => Ok(vec![parse_target(SUITE_OF)?]),
-            Scope::Whole => machines(),
-        }
+        if self.all { machines() } else { Ok(vec![parse_target(SUITE_OF)?]) }
     }
 
     /// The tests that a machine executes unless they are named.
@@ -210,7 +207,7 @@ mod tests {
         assert_eq!((whole.scope(), of(&whole)), (Scope::Whole, all.map(str::to_owned).to_vec()));
         let part = Options::of_machines(vec!["api".to_owned()]);
         assert!(!part.is_gate() && !part.wants_suite());
-        assert_eq!((part.scope(), of(&part)), (Scope::Whole, all.map(str::to_owned).to_vec()));
+        assert_eq!((part.scope(), of(&part)), (Scope::Whole, vec!["6.12-x86_64".to_owned()]));
         let named = Options { vm: vec![parse_target("6.1").unwrap()], ..Options::of_machines(Vec::new()) };
         assert_eq!((named.scope(), of(&named)), (Scope::Whole, vec!["6.1-x86_64".to_owned()]));
         assert!(!Options::default_for_tests().is_gate(), "--host-only");
