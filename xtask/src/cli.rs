@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::{build, conformance, ebpf, facts, fuzz, kernel, lint, measure, setup, test, vm};
+use crate::{build, conformance, ebpf, facts, fresh, fuzz, kernel, lint, measure, setup, test, vm};
 
 /// Set up, build, run, test and measure tracer.
 #[derive(Debug, Parser)]
@@ -44,6 +44,8 @@ enum Verb {
     Fuzz(fuzz::Options),
     /// Accept the current output of the snapshot tests
     Bless(measure::BlessOptions),
+    /// Run README's two commands in bare Debian systems, as root and as a user with sudo
+    Fresh(fresh::Options),
     /// Freeze a kernel's event formats into tests/facts
     Facts(facts::Options),
 }
@@ -64,6 +66,7 @@ pub(crate) fn run() -> Result<ExitCode> {
         Verb::Soak(options) => measure::soak(&options)?,
         Verb::Fuzz(options) => fuzz::verb(&options)?,
         Verb::Bless(options) => measure::bless(&options)?,
+        Verb::Fresh(options) => return fresh::verb(&options),
         Verb::Facts(options) => facts::verb(&options)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -11,6 +11,7 @@ mod cli;
 mod conformance;
 mod ebpf;
 mod facts;
+mod fresh;
 mod fuzz;
 mod host;
 mod kernel;

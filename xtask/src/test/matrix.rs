@@ -1,9 +1,9 @@
 //! The units of a run of everything, and their kept results.
 //!
-//! A unit is a module of the integration tests on one machine, a directory of the kernel's suite, all unit tests, or a
-//! part of the lint. `cargo xtask test --all` keeps the result of each unit in which nothing failed or was flaky, outside
+//! A unit is a module of the integration tests on one machine, a directory of the kernel's suite, all unit tests, a part
+//! of the lint, or README's commands in a bare system. `cargo xtask test --all` keeps the result of each unit in which nothing failed or was flaky, outside
 //! the checkout, by commit. A run after an interruption therefore runs only the rest, and `--part K/N` runs a share.
-//! Nothing is kept or used in a tree with changes. Results of this machine are kept by its kernel's release too.
+//! Nothing is kept or used in a tree with changes. Results are kept by the release of the machine's kernel too.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -14,15 +14,17 @@ use serde_json::{Value, json};
 
 use super::gate::Checkout;
 use super::libtest::{Ended, Verdict};
-use super::options::Target;
+use super::options::{SUITE_OF, Target, parse_target};
 use super::scope::Scope;
 use super::selection::Groups;
-use crate::{conformance, host, vm};
+use crate::{conformance, fresh, host, vm};
 
 /// The place of units that run on this machine.
 pub(super) const HERE: &str = "host";
 /// The place of the directories of the kernel's suite.
 pub(super) const SUITE: &str = "suite";
+/// The place of the bare systems.
+pub(super) const FRESH: &str = "fresh";
 /// The units of [`HERE`] beside the modules.
 pub(super) const TEXTS: &str = "lint of texts";
 pub(super) const COMPILED: &str = "lint that compiles";
@@ -69,6 +71,7 @@ fn units(groups: &Groups, targets: &[Target]) -> Vec<Unit> {
     }
     units.extend(conformance::directories().map(|name| (SUITE.to_owned(), name.to_owned())));
     units.extend([AUDIT, OBJECTS].map(|name| (HERE.to_owned(), name.to_owned())));
+    units.extend(fresh::systems().map(|system| (FRESH.to_owned(), system.to_string())));
     units
 }
 
@@ -145,6 +148,16 @@ impl Plan {
     }
 }
 
+/// The release of a place's kernel; `None` if it is not known, or not fetched yet.
+fn release(place: &str) -> Option<String> {
+    if [HERE, FRESH].contains(&place) {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
+        return Some(release.trim().to_owned());
+    }
+    let target = parse_target(if place == SUITE { SUITE_OF } else { place }).ok()?;
+    vm::cached_kernel(&target.version, target.arch).ok()?
+}
+
 /// The kept results of a commit: one file for each unit.
 #[derive(Debug)]
 struct Kept {
@@ -174,8 +187,7 @@ impl Kept {
     }
 
     fn file(&self, place: &str, name: &str) -> PathBuf {
-        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        let place = if place == HERE { format!("{place}-{}", release.trim()) } else { place.to_owned() };
+        let place = release(place).map_or(place.to_owned(), |release| format!("{place}-{release}"));
         self.results.join(&self.commit).join(place).join(format!("{}.json", name.replace('/', "+")))
     }
 
@@ -248,6 +260,7 @@ mod tests {
             ("6.12-aarch64", "probes::kernel"),
             ("6.1-x86_64", "probes::kernel"),
             (SUITE, "trigger/inter-event"),
+            (FRESH, "trixie-user"),
         ] {
             assert!(all.contains(&(place.to_owned(), name.to_owned())), "{name} on {place}");
         }

@@ -32,7 +32,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use crate::arch::Arch;
 use crate::build::Profile;
 use crate::setup::{self, Group};
-use crate::{conformance, ebpf, host, lint, sources, vm};
+use crate::{conformance, ebpf, fresh, host, lint, sources, vm};
 use binaries::{Built, TestBinary};
 use libtest::Suite;
 use matrix::Plan;
@@ -114,6 +114,30 @@ fn rebuilt() -> Section {
     of_checks(matrix::OBJECTS, vec![lint::Checked { what, wrong, skipped: None, time: start.elapsed() }])
 }
 
+/// Runs README's commands in the bare systems that the plan wants, and adds the kept results of others.
+fn in_bare_systems(plan: &Plan) -> Section {
+    let start = Instant::now();
+    let mut tests = plan.kept_of(matrix::FRESH, |_| true);
+    for system in fresh::systems() {
+        let name = system.to_string();
+        if !plan.wants(matrix::FRESH, &name) {
+            continue;
+        }
+        let start = Instant::now();
+        let verdict = match system.check() {
+            Ok(line) => {
+                eprintln!("{line}");
+                libtest::Verdict::Passed
+            }
+            Err(error) => libtest::Verdict::Failed(format!("{error:#}")),
+        };
+        let test = libtest::Ended { binary: "fresh".to_owned(), name, verdict, time: start.elapsed() };
+        plan.keep(matrix::FRESH, &test.name, std::slice::from_ref(&test));
+        tests.push(test);
+    }
+    Section { title: "bare systems".to_owned(), kind: Kind::Fresh, tests, time: start.elapsed() }
+}
+
 /// Runs the verb `test`.
 pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     let root = host::root();
@@ -172,7 +196,7 @@ fn setup_groups(options: &Options) -> Result<Vec<Group>> {
         groups.push(Group::Lint);
     }
     if options.all {
-        groups.extend([Group::Audit, Group::Ebpf]);
+        groups.extend([Group::Audit, Group::Objects, Group::Fresh]);
     }
     Ok(groups)
 }
@@ -242,6 +266,7 @@ fn run(options: &Options, plan: &Plan) -> Result<Vec<Section>> {
             let audit = || linted(matrix::AUDIT, lint::Kind::Audit { online: false });
             sections.extend(planned(plan, matrix::AUDIT, audit));
             sections.extend(planned(plan, matrix::OBJECTS, rebuilt));
+            sections.push(in_bare_systems(plan));
         }
         Ok(sections)
     })

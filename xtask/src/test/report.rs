@@ -23,6 +23,8 @@ pub(super) enum Kind {
     Audit,
     /// The checked-in eBPF objects.
     Objects,
+    /// README's commands in bare systems.
+    Fresh,
     /// Unit and integration tests on the host.
     Host,
     /// Integration tests in the machine of this name.
@@ -69,6 +71,7 @@ impl Section {
             Kind::Lint => format!("./x lint '{}'", name.to_lowercase()),
             Kind::Audit => format!("./x lint --all '{}'", name.to_lowercase()),
             Kind::Objects => "./x ebpf --check".to_owned(),
+            Kind::Fresh => format!("./x fresh {name}"),
             Kind::Host => format!("./x test --host-only {last}"),
             Kind::Machine(machine) => {
                 format!("./x test --vm-only --vm {machine} --program {} {last}", program())

@@ -196,6 +196,7 @@ mod tests {
             "conformance",
             "ebpf",
             "facts",
+            "fresh",
             "fuzz",
             "host",
             "lint",
