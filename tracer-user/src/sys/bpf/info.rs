@@ -10,7 +10,7 @@ use crate::sys::Errno;
 /// A structure that the kernel fills in.
 ///
 /// # Safety
-/// The implementor is one of the kernel's `bpf_*_info`: valid for any bit pattern, without references.
+/// The implementer is one of the kernel's `bpf_*_info`: valid for any bit pattern, without references.
 pub(super) unsafe trait Info: Sized {}
 
 // SAFETY: plain integers, from aya's bindings.
