@@ -1,8 +1,8 @@
-//! Compares the latency fields of paired lines, column by column. [`KNOWN`] lists the columns that a BPF program
-//! cannot determine, by kind of event. Each entry limits the lines of one event and of all events that it sets aside.
-//! Any other difference is an error.
+//! Compares the latency fields of paired lines, column by column. A BPF program cannot determine some properties of
+//! the context that it interrupted ([`Why`]). Each unequal line must be exactly what the tracer shows in such a case.
+//! Shares of lines have no limit, because they depend on the kernel's work and on the load, not on the tracer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::host;
@@ -15,178 +15,65 @@ pub const NAMES: [&str; 5] =
 /// The characters of a column in a line: the kernel's and the tracer's.
 type Two = (char, char);
 
+/// Why a column differs (`docs/reference/differences.md`, latency flags).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Why {
+    /// Interrupts are off outside a hard interrupt, and the event also happens with interrupts on. No program can read
+    /// the flags register.
+    IrqsOff,
+    /// The task's flag is not in the preempt count, or only that bit is set. The tracer shows that bit alone.
+    OneBit,
+    /// Two traces of the kernel: another CPU set the task's flag between the two readings.
+    OtherCpu,
+    /// An interrupt between the two readings requested a reschedule.
+    Interrupted,
+    /// The kernel's own handler of a system call, which it counts before 6.18.
+    OwnHandler,
+    /// An interrupt that found one of the tracer's programs running, which the kernel's record shows.
+    InProgram,
+}
+
+/// The differences between the kernel's line and the tracer's.
+pub const KNOWN: &[Why] = &[Why::IrqsOff, Why::OneBit, Why::Interrupted, Why::OwnHandler, Why::InProgram];
+
+/// The differences between two traces of the kernel.
+pub const RACES: &[Why] = &[Why::OneBit, Why::OtherCpu, Why::Interrupted];
+
+/// Events that happen with interrupts off in the workload, and with interrupts on elsewhere in the kernel.
+const USUALLY_OFF: &[&str] = &[
+    "rcu_utilization",
+    "tlb_flush",
+    "write_msr",
+    "x86_fpu_regs_activated",
+    "csd_queue_cpu",
+    "ipi_send_cpu",
+    "mod_memcg_lruvec_state",
+    "count_memcg_events",
+    "mod_memcg_state",
+];
+
+/// Lines with interrupts off that show that an event always happens so, if it has no other lines. An event of fewer
+/// lines proves nothing.
+fn enough_off() -> u64 {
+    if host::part() > 1 { 25 } else { 8 }
+}
+
 /// The result of a column, in lines per event.
 #[derive(Clone, Debug, Default)]
 pub struct Column {
     /// Equal lines, by event and character.
     pub equal: BTreeMap<(String, char), u64>,
-    /// Unequal lines, by event and characters.
-    pub unequal: BTreeMap<(String, Two), u64>,
+    /// Unequal lines, by event, characters and reason.
+    pub unequal: BTreeMap<(String, Two, Option<Why>), u64>,
 }
 
 /// All columns of the lines of one comparison.
 #[derive(Clone, Debug, Default)]
-pub struct Columns([Column; NAMES.len()]);
-
-/// The events that a limit applies to.
-#[derive(Clone, Copy, Debug)]
-pub enum Class {
-    /// `sys_enter`, `sys_exit` and the events of single system calls.
-    Calls,
-    /// The named events.
-    Named(&'static [&'static str]),
-    /// All events.
-    Any,
+pub struct Columns {
+    columns: [Column; NAMES.len()],
+    /// The characters of `irqs-off` outside hard interrupts, by event: the lines of each pair.
+    irqs: BTreeMap<String, BTreeMap<(bool, bool), u64>>,
 }
-
-impl Class {
-    fn has(self, event: &str) -> bool {
-        match self {
-            Self::Calls => event.starts_with("sys_enter") || event.starts_with("sys_exit"),
-            Self::Named(names) => names.contains(&event),
-            Self::Any => true,
-        }
-    }
-}
-
-/// Largest number of lines that may differ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Most {
-    /// Lines of each event, per thousand.
-    pub event: u64,
-    /// Lines of an event that has few lines; applies where it is larger than [`Most::event`] allows.
-    pub few: u64,
-    /// Lines of all events, per thousand lines of the comparison.
-    pub all: u64,
-}
-
-impl Most {
-    const fn new(event: u64, few: u64, all: u64) -> Self {
-        Self { event, few, all }
-    }
-
-    /// The limit for an event with this many lines.
-    fn of_event(self, lines: u64) -> u64 {
-        self.few.max(lines * self.event / 1000)
-    }
-}
-
-/// A difference that the tracer cannot avoid.
-#[derive(Clone, Copy, Debug)]
-pub struct Limit {
-    /// The column, by position.
-    pub column: usize,
-    /// The events.
-    pub class: Class,
-    /// Whether the limit covers these characters, the kernel's and the tracer's.
-    pub is: fn(Two) -> bool,
-    /// Limit on real machines.
-    pub real: Most,
-    /// Limit on emulated machines. All code takes 20 times as long there, so more interrupts occur while a program
-    /// runs.
-    pub emulated: Most,
-    /// The reason.
-    pub why: &'static str,
-}
-
-impl Limit {
-    fn here(&self) -> Most {
-        if host::part() > 1 { self.emulated } else { self.real }
-    }
-}
-
-/// An interrupt requests a reschedule between the two tracers' handling of the hit. Two traces of the kernel differ
-/// in the same way.
-pub const RACE: Limit = Limit {
-    column: 1,
-    class: Class::Any,
-    is: |_| true,
-    real: Most::new(10, 3, 2),
-    emulated: Most::new(50, 10, 5),
-    why: "an interrupt between the two readings",
-};
-
-/// Properties of the interrupted context that a BPF program cannot determine (`docs/reference/differences.md`,
-/// latency flags). The first matching entry counts. The values were measured in twelve runs of 6,800 to 17,100 lines
-/// on a loaded 6.18 host; the limits are about twice the maximum.
-pub const KNOWN: &[Limit] = &[
-    Limit {
-        column: 0,
-        class: Class::Named(&["mod_memcg_lruvec_state", "count_memcg_events", "mod_memcg_state"]),
-        is: is_off,
-        // Measured per thousand: up to 630 of an event's lines. The share of all lines depends on how many pages the
-        // jobs touch: 99 to 167 with all jobs, 60 to 75 with the mirror's six. Beside builds and virtual machines:
-        // 560 to 838 and 121 to 270, because other control groups empty the CPU's stock of charged pages. The limit
-        // is for a quiet host.
-        real: Most::new(800, 0, 250),
-        emulated: Most::new(900, 8, 250),
-        why: "counts of memory control groups, which are made with interrupts on and off",
-    },
-    Limit {
-        column: 0,
-        class: Class::Named(&[
-            "rcu_utilization",
-            "tlb_flush",
-            "write_msr",
-            "x86_fpu_regs_activated",
-            "csd_queue_cpu",
-            "ipi_send_cpu",
-        ]),
-        is: is_off,
-        // Measured: all of an event's lines, 24 of all lines.
-        real: Most::new(1000, 0, 60),
-        emulated: Most::new(1000, 0, 60),
-        why: "what a switch, an interrupt's end or a task brings about",
-    },
-    Limit {
-        column: 0,
-        class: Class::Any,
-        is: is_off,
-        // Measured: 21 (kmem_cache_free), 4 of 19 (hrtimer_setup), 3 of all lines.
-        real: Most::new(45, 8, 7),
-        emulated: Most::new(500, 25, 10),
-        why: "all that happens with interrupts on and off",
-    },
-    Limit {
-        column: 1,
-        class: Class::Named(&["reschedule_entry"]),
-        is: |two| two == ('n', '.'),
-        // The waking CPU sets the task's flag and sends this interrupt, which copies the flag into the preempt count
-        // only after the event. Measured: 9 of 10 lines of a loaded host, 30 of 30 of a loaded machine with 6.1.
-        real: Most::new(1000, 0, 20),
-        emulated: Most::new(1000, 0, 20),
-        why: "a flag that is not yet in the preempt count",
-    },
-    Limit {
-        column: 1,
-        class: Class::Any,
-        is: |(theirs, ours)| "nNp".contains(theirs) && "nNp.".contains(ours),
-        // Measured: none to 1 of all lines; once 14 of 116 of rcu_utilization, when the interrupt from a waking CPU
-        // arrived late.
-        real: Most::new(250, 20, 35),
-        emulated: Most::new(250, 20, 35),
-        why: "one bit that stands for both ways to ask for the CPU",
-    },
-    RACE,
-    Limit {
-        column: 3,
-        class: Class::Calls,
-        is: |two| two == ('1', '.') && host::kernel() < (6, 18),
-        real: Most::new(1000, 0, 250),
-        emulated: Most::new(1000, 0, 250),
-        why: "the kernel's own handler of a system call, which it counts",
-    },
-    Limit {
-        column: 4,
-        class: Class::Any,
-        is: |two| two == ('1', '.'),
-        // Measured: none, or up to 43 lines of interrupts on a loaded host, at most 7 of 45 of an event and 6 of all
-        // lines.
-        real: Most::new(150, 16, 15),
-        emulated: Most::new(500, 25, 40),
-        why: "an interrupt that found one of our programs running, which the kernel's record shows and a program cannot",
-    },
-];
 
 /// Column position, characters other than `.`, and the smallest number of equal lines with one of them. A column that
 /// is always `.` proves nothing. `n`, `N` and `p` need an interrupt that requests a reschedule at the right time.
@@ -200,58 +87,88 @@ pub const LEAST: &Least = &[(0, "d", 400), (1, "nNp", 40), (2, "hs", 50), (3, "1
 /// because some runs had none.
 pub const LEAST_OF_SIX: &Least = &[(0, "d", 130), (1, "nNp", 25), (3, "1", 250)];
 
-/// Whether the kernel shows disabled interrupts and the tracer does not, while both agree on disabled soft
-/// interrupts.
-fn is_off(two: Two) -> bool {
-    matches!(two, ('d', '.') | ('D', 'b'))
+/// The reason of a difference in this column; `is_interrupted` is whether an interrupt occurred around the hit.
+fn why(place: usize, kernel: &Line, two: Two, is_interrupted: bool) -> Option<Why> {
+    let in_interrupt = kernel.flags.at(2);
+    match place {
+        0 if matches!(two, ('d', '.') | ('D', 'b')) && ".s".contains(in_interrupt) => Some(Why::IrqsOff),
+        1 if folded(two.0) == two.1 => Some(Why::OneBit),
+        1 if folded(two.0) == folded(two.1) => Some(Why::OtherCpu),
+        1 if is_interrupted => Some(Why::Interrupted),
+        3 if two == ('1', '.') && host::kernel() < (6, 18) && is_call(&kernel.event()) => {
+            Some(Why::OwnHandler)
+        }
+        4 if two == ('1', '.') && in_interrupt != '.' => Some(Why::InProgram),
+        _ => None,
+    }
+}
+
+/// What the preempt count's bit alone shows.
+fn folded(need_resched: char) -> char {
+    match need_resched {
+        'N' | 'p' | 'B' | 'L' => 'N',
+        'n' | 'b' | 'l' => '.',
+        other => other,
+    }
+}
+
+/// Whether this is `sys_enter`, `sys_exit` or an event of a single system call.
+fn is_call(event: &str) -> bool {
+    event.starts_with("sys_enter") || event.starts_with("sys_exit")
 }
 
 impl Columns {
     /// Adds two paired lines.
-    pub fn take(&mut self, kernel: &Line, ours: &Line) {
+    pub fn take(&mut self, kernel: &Line, ours: &Line, is_interrupted: bool) {
         let event = kernel.event();
-        for (place, column) in self.0.iter_mut().enumerate() {
+        for (place, column) in self.columns.iter_mut().enumerate() {
             let of = |flags: &Flags| flags.at(place);
             match (of(&kernel.flags), of(&ours.flags)) {
                 (theirs, mine) if theirs == mine => {
                     *column.equal.entry((event.clone(), theirs)).or_default() += 1;
                 }
-                two => *column.unequal.entry((event.clone(), two)).or_default() += 1,
+                two => {
+                    let why = why(place, kernel, two, is_interrupted);
+                    *column.unequal.entry((event.clone(), two, why)).or_default() += 1;
+                }
             }
+        }
+        if ".s".contains(kernel.flags.at(2)) {
+            let is_off = |line: &Line| matches!(line.flags.at(0), 'd' | 'D');
+            let seen = self.irqs.entry(event).or_default();
+            *seen.entry((is_off(kernel), is_off(ours))).or_default() += 1;
+        }
+    }
+
+    /// Adds the lines of another comparison.
+    pub fn add(&mut self, other: &Self) {
+        for (column, other) in self.columns.iter_mut().zip(&other.columns) {
+            super::add(&mut column.equal, &other.equal);
+            super::add(&mut column.unequal, &other.unequal);
+        }
+        for (event, seen) in &other.irqs {
+            super::add(self.irqs.entry(event.clone()).or_default(), seen);
         }
     }
 
     /// One column.
     pub fn column(&self, place: usize) -> &Column {
-        &self.0[place]
+        &self.columns[place]
     }
 
-    /// Differences beyond the known limits, by column; empty when there are none.
-    pub fn wrong(&self, known: &[Limit]) -> Vec<String> {
+    /// Differences that have none of these reasons, and events whose lines show that the tracer takes them for another
+    /// kind; empty when there are none.
+    pub fn wrong(&self, known: &[Why]) -> Vec<String> {
         let mut wrong = Vec::new();
-        for (place, column) in self.0.iter().enumerate() {
-            let limits: Vec<&Limit> = known.iter().filter(|limit| limit.column == place).collect();
-            let mut used = vec![BTreeMap::<&str, u64>::new(); limits.len()];
-            for ((event, two), lines) in &column.unequal {
-                match limits.iter().position(|limit| limit.class.has(event) && (limit.is)(*two)) {
-                    Some(at) => *used[at].entry(event).or_default() += lines,
-                    None => wrong.push(format!("{}: {event}: {lines} lines with {two:?}", NAMES[place])),
+        for (name, column) in NAMES.iter().zip(&self.columns) {
+            for ((event, two, why), lines) in &column.unequal {
+                if why.is_none_or(|why| !known.contains(&why)) {
+                    wrong.push(format!("{name}: {event}: {lines} lines with {two:?}, {why:?}"));
                 }
             }
-            for (limit, used) in limits.iter().zip(used) {
-                let (name, most, why) = (NAMES[place], limit.here(), limit.why);
-                for (event, lines) in &used {
-                    let all = column.lines_of(event);
-                    if *lines > most.of_event(all) {
-                        wrong
-                            .push(format!("{name}: {event}: {lines} of its {all} lines for {why}: {most:?}"));
-                    }
-                }
-                let (all, used) = (column.lines(), used.values().sum::<u64>());
-                if used * 1000 > all * most.all {
-                    wrong.push(format!("{name}: {used} of {all} lines for {why}: {most:?}"));
-                }
-            }
+        }
+        if known.contains(&Why::IrqsOff) {
+            wrong.extend(self.irqs.iter().filter_map(|(event, seen)| wrong_kind(event, seen)));
         }
         wrong
     }
@@ -264,7 +181,7 @@ impl Columns {
 
     fn fewer_than(&self, least: &Least) -> Vec<String> {
         let few = least.iter().filter_map(|(place, chars, least)| {
-            let equal = self.0[*place].equal.iter();
+            let equal = self.columns[*place].equal.iter();
             let of = equal.filter(|((_, is), _)| chars.contains(*is));
             let lines = of.map(|(_, lines)| lines).sum::<u64>();
             let name = NAMES[*place];
@@ -275,21 +192,24 @@ impl Columns {
     }
 }
 
-impl Column {
-    fn lines(&self) -> u64 {
-        self.equal.values().chain(self.unequal.values()).sum()
-    }
-
-    fn lines_of(&self, event: &str) -> u64 {
-        let equal = self.equal.iter().filter(|((name, _), _)| name == event).map(|(_, lines)| lines);
-        let unequal = self.unequal.iter().filter(|((name, _), _)| name == event).map(|(_, lines)| lines);
-        equal.chain(unequal).sum()
+/// The tracer shows interrupts off for all lines of an event outside hard interrupts, or for none. An event that the
+/// kernel always shows with interrupts off belongs to the first kind.
+fn wrong_kind(event: &str, seen: &BTreeMap<(bool, bool), u64>) -> Option<String> {
+    let ours: BTreeSet<bool> = seen.keys().map(|(_, ours)| *ours).collect();
+    let off = seen.get(&(true, false)).copied().unwrap_or(0);
+    let name = NAMES[0];
+    if ours.len() > 1 {
+        Some(format!("{name}: {event} has lines of both kinds: {seen:?}"))
+    } else if seen.len() == 1 && off > enough_off() && !USUALLY_OFF.contains(&event) {
+        Some(format!("{name}: {event}: all {off} lines have interrupts off, and ours show none"))
+    } else {
+        None
     }
 }
 
 impl fmt::Display for Columns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, column) in NAMES.iter().zip(&self.0) {
+        for (name, column) in NAMES.iter().zip(&self.columns) {
             let (equal, unequal) = (column.equal.values().sum::<u64>(), column.unequal.values().sum::<u64>());
             let mut by_char: BTreeMap<char, u64> = BTreeMap::new();
             for ((_, is), lines) in &column.equal {
@@ -298,13 +218,11 @@ impl fmt::Display for Columns {
             writeln!(f, "{name}: {equal} equal, {unequal} unequal; equal are {by_char:?}")?;
             let mut events: Vec<_> = column.unequal.iter().collect();
             events.sort_by_key(|(_, lines)| std::cmp::Reverse(**lines));
-            for ((event, (theirs, mine)), lines) in events {
+            for ((event, (theirs, mine), why), lines) in events {
                 let same = |is: char| column.equal.get(&(event.clone(), is)).copied().unwrap_or(0);
-                let equal = column.equal.iter().filter(|((name, _), _)| name == event);
-                let others = equal.map(|(_, lines)| lines).sum::<u64>() - same(*theirs) - same(*mine);
                 writeln!(
                     f,
-                    "  {event}: {lines} `{mine}` for the kernel's `{theirs}`; equal: {} `{theirs}`, {} `{mine}`, {others} others",
+                    "  {event}: {lines} `{mine}` for the kernel's `{theirs}`, {why:?}; equal: {} `{theirs}`, {} `{mine}`",
                     same(*theirs),
                     same(*mine)
                 )?;
@@ -323,47 +241,64 @@ mod tests {
         Line { comm: "a".into(), pid: 7, cpu: 0, flags, time: 1, text: text.into() }
     }
 
-    #[test]
-    fn columns_are_counted_by_event_and_limited() {
+    /// The columns of lines of one event.
+    fn of(lines: &[(&str, &str)], is_interrupted: bool) -> Columns {
         let mut columns = Columns::default();
-        for _ in 0..9 {
-            columns.take(&line("d..1.", "a: x"), &line("d..1.", "a: x"));
+        for (theirs, ours) in lines {
+            columns.take(&line(theirs, "a: x"), &line(ours, "a: x"), is_interrupted);
         }
-        columns.take(&line("d..1.", "a: x"), &line("...1.", "a: x"));
-        columns.take(&line(".n...", "b: x"), &line(".n...", "b: x"));
-        assert_eq!(columns.column(0).equal[&("a".to_owned(), 'd')], 9);
-        assert_eq!(columns.column(0).unequal[&("a".to_owned(), ('d', '.'))], 1);
-        assert_eq!(columns.column(1).equal.values().sum::<u64>(), 11);
-        assert_eq!(columns.wrong(&[]).len(), 1);
-        let limit = |event, few, all| {
-            let most = Most::new(event, few, all);
-            let (class, why) = (Class::Named(&["a"]), "a test");
-            Limit { column: 0, class, is: is_off, real: most, emulated: most, why }
-        };
-        let enough = limit(100, 0, 91);
-        assert_eq!(columns.wrong(&[enough]), Vec::<String>::new());
-        assert_eq!(columns.wrong(&[limit(100, 0, 90)]).len(), 1, "1 of 11 is more than 90 of 1,000");
-        assert_eq!(
-            columns.wrong(&[limit(99, 0, 91)]).len(),
-            1,
-            "1 of the event's 10 is more than 99 of 1,000"
-        );
-        assert_eq!(columns.wrong(&[limit(0, 1, 91)]).len(), 0, "the event has few");
-        assert_eq!(columns.wrong(&[Limit { column: 1, ..enough }]).len(), 1, "of another column");
-        assert_eq!(columns.wrong(&[Limit { class: Class::Calls, ..enough }]).len(), 1);
-        assert_eq!(columns.fewer_than(&[(0, "d", 9), (1, "nN", 1)]), Vec::<String>::new());
-        assert_eq!(columns.fewer_than(&[(0, "d", 10), (1, "N", 1), (4, "1", 1)]).len(), 3);
-        // A character that only the tracer shows is a separate difference.
-        columns.take(&line("...1.", "a: x"), &line("d..1.", "a: x"));
-        assert_eq!(columns.wrong(&[limit(1000, 0, 1000)]).len(), 1);
+        columns
     }
 
     #[test]
-    fn only_named_events_are_set_aside() {
-        for limit in KNOWN.iter().filter(|limit| matches!(limit.class, Class::Any)) {
-            for most in [limit.real, limit.emulated] {
-                assert!(most.event <= 500 && most.few <= 25 && most.all <= 40, "{limit:?}");
-            }
+    fn columns_are_counted_by_event() {
+        let mut columns = of(&[("d..1.", "d..1."); 9], false);
+        columns.add(&of(&[("...1.", "d..1.")], false));
+        columns.take(&line(".n...", "b: x"), &line(".n...", "b: x"), false);
+        assert_eq!(columns.column(0).equal[&("a".to_owned(), 'd')], 9);
+        assert_eq!(columns.column(0).unequal[&("a".to_owned(), ('.', 'd'), None)], 1);
+        assert_eq!(columns.column(1).equal.values().sum::<u64>(), 11);
+        assert_eq!(columns.wrong(KNOWN).len(), 1, "the kernel had interrupts on");
+        assert_eq!(columns.fewer_than(&[(0, "d", 9), (1, "nN", 1)]), Vec::<String>::new());
+        assert_eq!(columns.fewer_than(&[(0, "d", 10), (1, "N", 1), (4, "1", 1)]).len(), 3);
+    }
+
+    #[test]
+    fn each_difference_needs_its_reason() {
+        for (theirs, ours, is_interrupted, is_known, is_race) in [
+            (".....", ".....", false, true, true),
+            ("d....", ".....", false, true, false),
+            ("D.s..", "b.s..", false, true, false),
+            ("d.h..", "..h..", false, false, false),
+            (".n...", ".....", false, true, true),
+            (".p...", ".N...", false, true, true),
+            (".....", ".n...", false, false, true),
+            (".N...", ".....", false, false, false),
+            (".N...", ".....", true, true, true),
+            ("...1.", "...2.", true, false, false),
+            ("d.h.1", "d.h..", false, true, false),
+            ("....1", ".....", true, false, false),
+            ("d.h..", "d.h.1", true, false, false),
+        ] {
+            let columns = of(&[(theirs, ours)], is_interrupted);
+            assert_eq!(columns.wrong(KNOWN).is_empty(), is_known, "{theirs} {ours}");
+            assert_eq!(columns.wrong(RACES).is_empty(), is_race, "{theirs} {ours}");
         }
+        let mut call = Columns::default();
+        call.take(&line("...1.", "sys_close(fd: 1)"), &line(".....", "sys_close(fd: 1)"), false);
+        assert_eq!(call.wrong(KNOWN).is_empty(), host::kernel() < (6, 18));
+    }
+
+    #[test]
+    fn an_event_is_always_off_or_unknown() {
+        let enough = enough_off() as usize;
+        let off = ("d....", ".....");
+        assert!(of(&vec![off; enough], false).wrong(KNOWN).is_empty(), "too few");
+        assert_eq!(of(&vec![off; enough + 1], false).wrong(KNOWN).len(), 1);
+        let mut mixed = vec![off; enough + 1];
+        mixed.push((".....", "....."));
+        assert!(of(&mixed, false).wrong(KNOWN).is_empty());
+        assert_eq!(of(&[off, ("d....", "d....")], false).wrong(KNOWN).len(), 1, "both kinds");
+        assert!(of(&[off, ("d.h..", "d.h..")], false).wrong(KNOWN).is_empty(), "a hard interrupt");
     }
 }

@@ -5,7 +5,7 @@
 //! order, and an interrupt may occur between the two sides' handling of one hit. The comparison sets aside the
 //! following, and nothing else:
 //!
-//! - timestamps, because each side reads the clock separately: [`Comparison::apart`] has the differences;
+//! - timestamps, because each side reads the clock separately: [`Comparison::offsets`] has what their order allows;
 //! - the task's name before the pid: the kernel looks it up when the text is read, and shows the last name that it
 //!   saved for that pid, or `<...>`;
 //! - the characters of the latency field that [`READABLE`] omits: [`Comparison::columns`] has their results;
@@ -20,14 +20,16 @@
 //! - hits between a switch's tracepoint and the switch itself ([`SWITCHING`]): `set_event_pid` already assigns them
 //!   to the next task. The tracer selects by the pid in the record, which is the previous task's.
 //!
-//! [`Comparison::set_aside`] counts the lines that each rule sets aside, and [`Rule::most`] limits them. One order is
-//! compared separately instead of being set aside:
+//! [`Comparison::set_aside`] counts the lines that each rule sets aside. [`Comparison::accounted_for`] checks what each
+//! run must show. Shares of lines vary between runs, so [`until_known`] accumulates runs until [`Comparison::unknown`]
+//! is empty. One order is compared separately instead of being set aside:
 //!
 //! - the order of two events that are attached to one tracepoint ([`SHARING`]): the first event is the event whose
 //!   kind any tracer on this machine enabled first.
 
 mod align;
 pub mod columns;
+mod proportion;
 mod rules;
 pub mod times;
 
@@ -35,10 +37,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
 
+use anyhow::{Result, bail, ensure};
 use columns::Columns;
+pub use proportion::Proportion;
 use rules::differs_by;
 pub use rules::{AGES, Rule, UNSET};
-use times::{Apart, Bound};
+use times::{Offsets, RESOLUTION};
 
 use crate::host;
 use crate::oracle::{Line, Trace};
@@ -50,8 +54,10 @@ use crate::tracer::Counts;
 /// cannot read the words; see the module `tracer_ebpf::ctx`.
 pub const READABLE: &[usize] = &[2];
 
-/// Events that occur while a CPU switches from one task to another, after `sched_switch`.
-pub const SWITCHING: &[&str] = &["tlb_flush", "x86_fpu_regs_deactivated"];
+/// Events that occur while a CPU switches from one task to another, after `sched_switch`, with the part of their text
+/// that tells so. A switch causes each at most once.
+pub const SWITCHING: &[(&str, &str)] =
+    &[("tlb_flush", "reason:flush on task switch "), ("x86_fpu_regs_deactivated", "")];
 
 /// Events that share a tracepoint with other events: all `syscalls:sys_enter_*` use the tracepoint of
 /// `raw_syscalls:sys_enter`.
@@ -60,15 +66,23 @@ pub const SHARING: &[&str] = &["sys_enter", "sys_exit"];
 /// Number of differences of an event that are kept for the report.
 const SHOWN: u64 = 2;
 
+/// Number of runs after which the shares of [`Comparison::unknown`] must be known.
+pub const RUNS: u64 = 8;
+
+/// Lines that may be missing or differ by a tick before their share counts.
+const FEW: u64 = 3;
+
 /// The result of a comparison.
 #[derive(Debug, Default)]
 pub struct Comparison {
+    /// Number of runs.
+    pub runs: u64,
     /// Equal lines, by event name.
     pub equal: BTreeMap<String, u64>,
     /// The latency fields of the equal lines, by column.
     pub columns: Columns,
-    /// The time differences of the equal lines.
-    pub apart: Apart,
+    /// The offsets of the two clocks that the order of the equal lines allows.
+    pub offsets: Offsets,
     /// Lines that only the kernel's trace has.
     pub missing: u64,
     /// Lines that only the kernel's trace has, by event name.
@@ -107,8 +121,9 @@ impl Comparison {
 
     /// Rules that set aside more lines than [`Rule::most`] allows.
     pub fn too_often(&self) -> Vec<Rule> {
-        let lines = self.lines();
-        self.set_aside.iter().filter(|(rule, n)| **n > rule.most(lines)).map(|(rule, _)| *rule).collect()
+        let is_over =
+            |(rule, lines): &(&Rule, &u64)| rule.most().is_some_and(|most| **lines > most * self.runs);
+        self.set_aside.iter().filter(is_over).map(|(rule, _)| *rule).collect()
     }
 
     /// The number of lines that each rule set aside, for the report.
@@ -122,20 +137,65 @@ impl Comparison {
     /// At perf tracepoints the kernel runs at most one program per CPU at a time, so hits of an interrupt while one
     /// runs are missing. Kernels from 6.7 on count these hits ([`Missed`]). On these kernels the missing lines may
     /// not exceed the counts, per event where an event has its own program. On earlier kernels only hits of
-    /// interrupts may be missing, up to a tenth of all lines or three. On all kernels an event must keep most of its
-    /// lines ([`Comparison::starved`]), and a real machine must keep 98 of 100.
+    /// interrupts may be missing. [`Comparison::unknown`] limits the share of the missing lines.
     pub fn accounted_for(&self, missed: &Missed) -> bool {
         let excused = if host::counts_missed() {
             let own = |event: &String| missed.own.get(event).copied().unwrap_or(0);
             let rest = self.missing_by.iter().map(|(event, lines)| lines.saturating_sub(own(event)));
             rest.sum::<u64>() <= missed.shared
         } else {
-            self.missing_of_tasks == 0 && self.missing <= (self.lines() / 9).max(3)
+            self.missing_of_tasks == 0
         };
-        // Measured on the host: 14 of 1,000, once; otherwise at most 1.
-        let few = host::part() > 1 || self.missing <= (self.lines() / 50).max(3);
-        let whole = self.starved(missed).is_empty() && self.too_often().is_empty();
-        excused && few && whole && self.extra + self.different == 0
+        excused && self.too_often().is_empty() && self.extra + self.different == 0
+    }
+
+    /// The shares of lines that the runs so far do not show to be small enough. A real machine must keep 98 of 100
+    /// lines, and a kernel without counts of missed hits 90 of 100. An event must keep most of its lines
+    /// ([`Comparison::starved`]). Measured on the host: 14 of 1,000 lines are missing, once; otherwise at most 1.
+    pub fn unknown(&self, missed: &Missed) -> Vec<String> {
+        let mut unknown = Vec::new();
+        let most = match (host::counts_missed(), host::part()) {
+            (true, 1) => Some(20),
+            (true, _) => None,
+            (false, _) => Some(100),
+        };
+        if let Some(most) = most {
+            unknown.extend(self.misses_over(most));
+        }
+        let ticks = self.set_aside.get(&Rule::Tick).copied().unwrap_or(0);
+        unknown.extend(self.not_below("a tick apart", ticks, 1));
+        unknown
+            .extend(self.starved(missed).iter().map(|event| format!("{event} misses too many of its lines")));
+        unknown
+    }
+
+    /// A share of lines that is not known to be below a limit in thousandths.
+    fn not_below(&self, what: &str, part: u64, most: u64) -> Option<String> {
+        let of = self.lines() + self.missing;
+        let is_below = part <= FEW || Proportion { part, of }.is_below(most);
+        (!is_below).then(|| format!("{part} of {of} lines are {what}; the limit is {most} of 1,000"))
+    }
+
+    /// The missing lines, if their share is not known to be below a limit in thousandths.
+    pub fn misses_over(&self, most: u64) -> Option<String> {
+        self.not_below("missing", self.missing, most)
+    }
+
+    /// Adds another run.
+    pub fn add(&mut self, run: Self) {
+        self.runs += run.runs;
+        add(&mut self.equal, &run.equal);
+        self.columns.add(&run.columns);
+        self.offsets.add(run.offsets);
+        self.missing += run.missing;
+        add(&mut self.missing_by, &run.missing_by);
+        self.missing_of_tasks += run.missing_of_tasks;
+        self.extra += run.extra;
+        self.different += run.different;
+        add(&mut self.trouble, &run.trouble);
+        add(&mut self.set_aside, &run.set_aside);
+        self.shown.extend(run.shown);
+        self.crossings.extend(run.crossings);
     }
 
     /// Events that miss more lines than one interrupted program explains: all of three or more lines, or more than
@@ -205,12 +265,9 @@ impl fmt::Display for Comparison {
         for (event, n) in &self.trouble {
             write!(f, "\n  {event}: {n}")?;
         }
-        for event in self.starved(&Missed::default()) {
-            write!(f, "\n  {event} misses too many of its lines, unless its own program counted them")?;
-        }
         write!(f, "\n  set aside: {}", self.rules())?;
         for rule in self.too_often() {
-            write!(f, "\n  set aside too often: {rule:?}, at most {}", rule.most(self.lines()))?;
+            write!(f, "\n  set aside too often: {rule:?}")?;
         }
         for line in self.shown.iter().chain(&self.crossings) {
             write!(f, "\n{line}")?;
@@ -229,6 +286,12 @@ pub struct Missed {
 }
 
 impl Missed {
+    /// Adds the misses of another run.
+    pub fn add(&mut self, run: &Self) {
+        add(&mut self.own, &run.own);
+        self.shared += run.shared;
+    }
+
     /// Misses of shared programs only.
     pub fn shared(shared: u64) -> Self {
         Self { own: BTreeMap::new(), shared }
@@ -276,6 +339,40 @@ impl Missed {
     }
 }
 
+/// Adds the numbers of a map to those of another one.
+fn add<K: Ord + Clone>(sums: &mut BTreeMap<K, u64>, more: &BTreeMap<K, u64>) {
+    for (key, number) in more {
+        *sums.entry(key.clone()).or_default() += number;
+    }
+}
+
+/// Accumulates runs until all shares of lines are known ([`Comparison::unknown`]). `run` compares one run, and each
+/// run must be accounted for. `more` returns what else the runs so far do not show.
+///
+/// # Errors
+/// If a run fails, has unexplained differences, or [`RUNS`] runs do not suffice.
+pub fn until_known(
+    mut run: impl FnMut() -> Result<(Comparison, Missed)>,
+    more: impl Fn(&Comparison) -> Vec<String>,
+) -> Result<Comparison> {
+    let (mut all, mut all_missed) = (Comparison::default(), Missed::default());
+    loop {
+        let (result, missed) = run()?;
+        ensure!(result.accounted_for(&missed), "{missed:?}: {result}");
+        all.add(result);
+        all_missed.add(&missed);
+        let mut unknown = all.unknown(&all_missed);
+        unknown.extend(more(&all));
+        if unknown.is_empty() {
+            return Ok(all);
+        }
+        println!("after {} runs: {}", all.runs, unknown.join("; "));
+        if all.runs >= RUNS {
+            bail!("not known after {} runs: {}\n{all_missed:?}: {all}", all.runs, unknown.join("; "));
+        }
+    }
+}
+
 /// A process and all processes that it forked, according to the trace.
 pub fn family(root: u32, trace: &Trace) -> BTreeSet<i32> {
     let mut pids = BTreeSet::from([root as i32]);
@@ -293,14 +390,38 @@ pub fn family(root: u32, trace: &Trace) -> BTreeSet<i32> {
 
 /// Compares the lines of these threads.
 pub fn compare(kernel: &Trace, ours: &Trace, pids: &BTreeSet<i32>) -> Comparison {
-    let mut result = Comparison::default();
+    let mut result = Comparison { runs: 1, ..Comparison::default() };
+    let interrupts = Interrupts::of([kernel, ours]);
     let (theirs, mine) = (contexts(kernel, pids, &mut result), contexts(ours, pids, &mut result));
     let keys: BTreeSet<_> = theirs.keys().chain(mine.keys()).collect();
     for key in keys {
         let empty = Vec::new();
-        walk(theirs.get(key).unwrap_or(&empty), mine.get(key).unwrap_or(&empty), &mut result);
+        let (theirs, mine) = (theirs.get(key).unwrap_or(&empty), mine.get(key).unwrap_or(&empty));
+        walk(theirs, mine, &interrupts, &mut result);
     }
     result
+}
+
+/// The times of the lines of hard interrupts, by CPU.
+struct Interrupts(BTreeMap<u32, BTreeSet<u64>>);
+
+impl Interrupts {
+    fn of(traces: [&Trace; 2]) -> Self {
+        let mut times = BTreeMap::<u32, BTreeSet<u64>>::new();
+        for line in traces.iter().flat_map(|trace| &trace.lines) {
+            if "hHzZ".contains(line.flags.at(2)) {
+                times.entry(line.cpu).or_default().insert(line.time);
+            }
+        }
+        Self(times)
+    }
+
+    /// Whether the CPU has such a line between two times.
+    fn any(&self, cpu: u32, from: u64, to: u64) -> bool {
+        let resolution = RESOLUTION.unsigned_abs();
+        let range = from.saturating_sub(resolution)..=to.saturating_add(resolution);
+        self.0.get(&cpu).is_some_and(|times| times.range(range).next().is_some())
+    }
 }
 
 /// The key within which lines have an order: thread, CPU, context, and whether the event shares its tracepoint.
@@ -313,15 +434,22 @@ fn contexts<'a>(
     result: &mut Comparison,
 ) -> BTreeMap<Context, Vec<&'a Line>> {
     let mut contexts: BTreeMap<_, Vec<&Line>> = BTreeMap::new();
+    // The events of the last switch of each context.
+    let mut switching = BTreeMap::<Context, BTreeSet<&str>>::new();
     for line in trace.lines.iter().filter(|line| pids.contains(&line.pid)) {
         let event = line.event();
-        let shares = SHARING.contains(&event.as_str());
-        let lines = contexts.entry((line.pid, line.cpu, line.flags.at(2), shares)).or_default();
-        let switched = |line: &&Line| line.event() == "sched_switch";
-        if SWITCHING.contains(&event.as_str()) && lines.last().is_some_and(switched) {
+        let key = (line.pid, line.cpu, line.flags.at(2), SHARING.contains(&event.as_str()));
+        let lines = contexts.entry(key).or_default();
+        let aside = switching.entry(key).or_default();
+        let is_switching = SWITCHING.iter().find(|(name, text)| *name == event && line.text.contains(text));
+        if let Some((name, _)) = is_switching
+            && lines.last().is_some_and(|line| line.event() == "sched_switch")
+            && aside.insert(name)
+        {
             result.set_aside(Rule::Switching);
             continue;
         }
+        aside.clear();
         lines.push(line);
     }
     contexts
@@ -329,7 +457,7 @@ fn contexts<'a>(
 
 /// Pairs two sequences. A line between two pairs is missing, extra, or the same event at the same position with
 /// another text.
-fn walk<'a>(kernel: &[&'a Line], ours: &[&'a Line], result: &mut Comparison) {
+fn walk<'a>(kernel: &[&'a Line], ours: &[&'a Line], interrupts: &Interrupts, result: &mut Comparison) {
     let mut numbers = BTreeMap::new();
     let mut number = |line: &&Line| {
         let next = numbers.len();
@@ -342,8 +470,14 @@ fn walk<'a>(kernel: &[&'a Line], ours: &[&'a Line], result: &mut Comparison) {
     let mut pairs = align::pairs(kernel.len(), ours.len(), same);
     let apart = |k: usize, o: usize| kernel[k].time.abs_diff(ours[o].time);
     align::nearer(&mut pairs, (kernel.len(), ours.len()), same, apart);
-    let crossed =
-        crossed(&pairs, (kernel.len(), ours.len()), |k, o| same(k, o) && apart(k, o) <= Bound::here().p99);
+    // An interrupt between the two sides' handling of a hit changes the order.
+    let is_crossed = |k: usize, o: usize| {
+        let jumped = pairs.iter().filter(|(other_k, other_o)| (*other_k < k) != (*other_o < o));
+        let times = jumped.copied().chain([(k, o)]).flat_map(|(k, o)| [kernel[k].time, ours[o].time]);
+        let (from, to) = times.fold((u64::MAX, 0), |(from, to), time| (from.min(time), to.max(time)));
+        same(k, o) && interrupts.any(kernel[k].cpu, from, to)
+    };
+    let crossed = crossed(&pairs, (kernel.len(), ours.len()), is_crossed);
     for (k, o) in &crossed {
         result.set_aside(Rule::Crossed);
         result.crossings.push(format!("kernel: {}\nours:   {}", show(kernel[*k]), show(ours[*o])));
@@ -352,8 +486,8 @@ fn walk<'a>(kernel: &[&'a Line], ours: &[&'a Line], result: &mut Comparison) {
                 range: Range<usize>,
                 is_crossed: &dyn Fn(usize) -> bool|
      -> Vec<&'a Line> { range.filter(|at| !is_crossed(*at)).map(|at| lines[at]).collect() };
-    let (mut k, mut o) = (0, 0);
-    for (next_k, next_o) in pairs.into_iter().chain([(kernel.len(), ours.len())]) {
+    let (mut k, mut o, mut before) = (0, 0, None);
+    for (at, (next_k, next_o)) in pairs.iter().copied().chain([(kernel.len(), ours.len())]).enumerate() {
         let theirs = left(kernel, k..next_k, &|at| crossed.iter().any(|(k, _)| *k == at));
         let mine = left(ours, o..next_o, &|at| crossed.iter().any(|(_, o)| *o == at));
         gap(&theirs, &mine, result);
@@ -362,14 +496,24 @@ fn walk<'a>(kernel: &[&'a Line], ours: &[&'a Line], result: &mut Comparison) {
             if let Some(rule) = differs_by(theirs, mine) {
                 result.set_aside(rule);
             }
-            // The other side may have lost this hit, and a later equal hit was paired instead. The columns of two
-            // hits may differ.
-            if theirs.time.abs_diff(mine.time) > Bound::here().p99 {
-                result.set_aside(Rule::Far);
-            } else {
-                result.columns.take(theirs, mine);
+            let times = (theirs.time, mine.time);
+            if let Some(before) = before.replace(times) {
+                result.offsets.take(before, times);
             }
-            result.apart.take(theirs.time, mine.time);
+            let after = pairs.get(at + 1).map_or((kernel.len(), ours.len()), |after| *after);
+            // The other side may have lost this hit, and another equal hit was paired instead. The columns of two
+            // hits may differ.
+            let others = (k..next_k).chain(next_k + 1..after.0).any(|k| same(k, next_o))
+                || (o..next_o).chain(next_o + 1..after.1).any(|o| same(next_k, o));
+            if others {
+                result.set_aside(Rule::Ambiguous);
+            } else {
+                // Interrupts since the previous pair and until the next one.
+                let from =
+                    at.checked_sub(1).map_or(0, |at| kernel[pairs[at].0].time.max(ours[pairs[at].1].time));
+                let to = pairs.get(at + 1).map_or(u64::MAX, |(k, o)| kernel[*k].time.min(ours[*o].time));
+                result.columns.take(theirs, mine, interrupts.any(theirs.cpu, from, to));
+            }
         }
         (k, o) = (next_k + 1, next_o + 1);
     }
@@ -380,13 +524,13 @@ fn walk<'a>(kernel: &[&'a Line], ours: &[&'a Line], result: &mut Comparison) {
 fn crossed(
     pairs: &[(usize, usize)],
     lengths: (usize, usize),
-    is_equal: impl Fn(usize, usize) -> bool,
+    is_crossed: impl Fn(usize, usize) -> bool,
 ) -> Vec<(usize, usize)> {
     let paired: (BTreeSet<usize>, BTreeSet<usize>) = pairs.iter().copied().unzip();
     let mut others: Vec<usize> = (0..lengths.1).filter(|o| !paired.1.contains(o)).collect();
     let mut crossed = Vec::new();
     for k in (0..lengths.0).filter(|k| !paired.0.contains(k)) {
-        if let Some(at) = others.iter().position(|o| is_equal(k, *o)) {
+        if let Some(at) = others.iter().position(|o| is_crossed(k, *o)) {
             crossed.push((k, others.remove(at)));
         }
     }
@@ -455,20 +599,32 @@ mod tests {
         );
         let other = "writeback_single_inode: ino=1 age=0 index=1";
         assert_eq!(compare(&trace(&[&age(0)]), &trace(&[other]), &pids).different, 1);
-        let ours = trace(&["sched_switch: x", "tlb_flush: 0", "tlb_flush: 1", "a: 1", "tlb_flush: 2"]);
-        let kernel = trace(&["sched_switch: x", "a: 1", "tlb_flush: 2"]);
-        assert!(compare(&kernel, &ours, &pids).clean());
+        let flush = "tlb_flush: pages:0 reason:flush on task switch (0)";
+        let (other, fpu) =
+            ("tlb_flush: pages:1 reason:local MM shootdown (3)", "x86_fpu_regs_deactivated: x");
         let kernel = trace(&["sched_switch: x", "a: 1"]);
+        for (switching, extra) in [
+            (&[flush, fpu][..], 0),
+            (&[fpu, flush], 0),
+            (&[flush, flush], 1),
+            (&[flush, other], 1),
+            (&[other], 1),
+        ] {
+            let ours = trace(&[&["sched_switch: x"], switching, &["a: 1"]].concat());
+            let result = compare(&kernel, &ours, &pids);
+            let aside = result.set_aside.get(&Rule::Switching).copied().unwrap_or(0);
+            assert_eq!((result.extra, aside), (extra, switching.len() as u64 - extra), "{switching:?}");
+        }
+        let ours = trace(&["sched_switch: x", "a: 1", flush]);
         assert_eq!(compare(&kernel, &ours, &pids).extra, 1);
-        let ours = trace(&["sched_switch: x", "tlb_flush: 0", "tlb_flush: 1", "a: 1"]);
-        assert_eq!(compare(&kernel, &ours, &pids).set_aside, BTreeMap::from([(Rule::Switching, 2)]));
+        assert!(compare(&ours, &ours, &pids).clean());
         let ages =
             |age| (0..9).map(|n| format!("writeback_single_inode: ino={n} age={age}")).collect::<Vec<_>>();
         let [zero, one] = [ages(0), ages(1)];
         let [zero, one] =
             [&zero, &one].map(|lines| trace(&lines.iter().map(String::as_str).collect::<Vec<_>>()));
         let result = compare(&zero, &one, &pids);
-        assert_eq!((result.lines(), result.too_often(), result.clean()), (9, vec![Rule::Age], false));
+        assert_eq!((result.lines(), result.set_aside[&Rule::Age], result.clean()), (9, 9, true));
         let timer = |n| format!("timer_start: timer=1 expires=2 [timeout={n}] cpu=1");
         assert!(compare(&trace(&[&timer(250)]), &trace(&[&timer(249)]), &pids).clean());
         assert_eq!(compare(&trace(&[&timer(250)]), &trace(&[&timer(248)]), &pids).different, 1);
@@ -481,18 +637,81 @@ mod tests {
     #[test]
     fn few_hits_may_have_another_order() {
         let pids = BTreeSet::from([7]);
+        let interrupt = Trace::parse(b"            task-7       [000] d.h.. 1.000001: irq: 1");
+        let interrupted = |lines: &[&str]| {
+            let mut trace = trace(lines);
+            trace.lines.extend(interrupt.lines.clone());
+            trace
+        };
         let lines = ["a: 1", "read: 1", "wake: 2", "b: 1"];
-        let result = compare(&trace(&lines), &trace(&["a: 1", "wake: 2", "read: 1", "b: 1"]), &pids);
-        assert_eq!((result.set_aside.clone(), result.lines()), (BTreeMap::from([(Rule::Crossed, 1)]), 3));
+        let other = ["a: 1", "wake: 2", "read: 1", "b: 1"];
+        let result = compare(&interrupted(&lines), &interrupted(&other), &pids);
+        assert_eq!((result.set_aside.clone(), result.lines()), (BTreeMap::from([(Rule::Crossed, 1)]), 4));
         assert!(result.clean() && result.crossings.len() == 1, "{result}");
+        assert!(!compare(&trace(&lines), &trace(&other), &pids).clean(), "without an interrupt");
         // Another text, or a line that only one side has, is a difference.
-        assert!(!compare(&trace(&lines), &trace(&["a: 1", "wake: 2", "read: 2", "b: 1"]), &pids).clean());
-        assert!(!compare(&trace(&lines), &trace(&["a: 1", "wake: 2", "b: 1"]), &pids).clean());
+        for other in [&["a: 1", "wake: 2", "read: 2", "b: 1"][..], &["a: 1", "wake: 2", "b: 1"]] {
+            assert!(!compare(&interrupted(&lines), &interrupted(other), &pids).clean());
+        }
         // A reversed trace is another trace.
         let many = ["a: 1", "b: 1", "c: 1", "d: 1", "e: 1"];
         let reversed: Vec<&str> = many.iter().rev().copied().collect();
-        let result = compare(&trace(&many), &trace(&reversed), &pids);
+        let result = compare(&interrupted(&many), &interrupted(&reversed), &pids);
         assert_eq!((result.too_often(), result.clean()), (vec![Rule::Crossed], false));
+    }
+
+    #[test]
+    fn an_interrupt_explains_a_requested_reschedule() {
+        let pids = BTreeSet::from([7]);
+        let of = |lines: &[(&str, u32, &str)]| {
+            let line = |(flags, micros, text): &(&str, u32, &str)| {
+                format!("{:>16}-7       [000] {flags} 1.{micros:06}: {text}\n", "task")
+            };
+            Trace::parse(lines.iter().map(line).collect::<String>().as_bytes())
+        };
+        for (micros, is_known) in [(15, true), (40, false)] {
+            let at = |flags, micros| [(".....", 1, "a: 1"), (flags, micros, "b: 1"), (".....", 30, "c: 1")];
+            let irq = ("d.h..", micros, "irq: 1");
+            let kernel = of(&[&at(".....", 11)[..], &[irq]].concat());
+            let ours = of(&[&at(".N...", 17)[..], &[irq]].concat());
+            let wrong = compare(&kernel, &ours, &pids).columns.wrong(columns::KNOWN);
+            assert_eq!(wrong.is_empty(), is_known, "{micros}: {wrong:?}");
+        }
+    }
+
+    #[test]
+    fn columns_of_two_hits_are_not_compared() {
+        let result =
+            compare(&trace(&["a: 1", "a: 1", "b: 1"]), &trace(&["a: 1", "b: 1"]), &BTreeSet::from([7]));
+        assert_eq!((result.set_aside, result.missing), (BTreeMap::from([(Rule::Ambiguous, 1)]), 1));
+        assert_eq!(result.columns.column(0).equal.values().sum::<u64>(), 1);
+    }
+
+    #[test]
+    fn runs_accumulate_until_their_shares_are_known() {
+        let pids = BTreeSet::from([7]);
+        let many: Vec<String> = (0..100).map(|number| format!("a: {number}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let run = |lost: usize| compare(&trace(&many), &trace(&many[lost..]), &pids);
+        if !host::counts_missed() || host::part() > 1 {
+            return;
+        }
+        // The first run loses 4 of its 100 lines, which is more than 20 of 1,000.
+        let mut losses = [4, 0, 0, 0, 0, 0, 0].into_iter();
+        let known = until_known(
+            || {
+                let lost = losses.next().expect("few runs suffice");
+                Ok((run(lost), Missed::shared(lost as u64)))
+            },
+            |_| Vec::new(),
+        );
+        assert!(known.is_ok_and(|known| known.runs > 1 && known.missing == 4));
+        let always = until_known(|| Ok((run(4), Missed::shared(4))), |_| Vec::new());
+        assert!(
+            always.is_err_and(|error| error.to_string().starts_with("not known after 8 runs: 32 of 800"))
+        );
+        let uncounted = until_known(|| Ok((run(1), Missed::default())), |_| Vec::new());
+        assert!(uncounted.is_err_and(|error| error.to_string().contains("1 only the kernel's")));
     }
 
     #[test]
@@ -519,8 +738,8 @@ mod tests {
         // Nearly all lines of one event are missing. The total cannot excuse that.
         let result = compare(&trace(&many), &trace(&["a: 0", "b: 1", "b: 2"]), &pids);
         assert_eq!((result.starved(&Missed::default()), result.missing), (vec!["a"], 19));
-        assert!(!result.accounted_for(&Missed::shared(1000)), "{result}");
-        assert!(result.to_string().contains("a misses too many"), "{result}");
+        let unknown = result.unknown(&Missed::shared(1000));
+        assert!(unknown.iter().any(|what| what == "a misses too many of its lines"), "{unknown:?}");
         let own = Missed { own: BTreeMap::from([("a".to_owned(), 19)]), shared: 2 };
         assert_eq!(result.starved(&own), ["a"], "counted, and hardly ever seen");
     }

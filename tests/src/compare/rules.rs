@@ -1,4 +1,5 @@
-//! The rules by which two different lines count as equal, or a line is omitted, and their limits.
+//! The rules by which two different lines count as equal, or a line is omitted. Each rule covers exactly the lines
+//! that it explains.
 
 use crate::oracle::Line;
 
@@ -22,33 +23,28 @@ pub enum Rule {
     Unset,
     /// Hits between a switch's tracepoint and the switch, in either trace.
     Switching,
-    /// The two sides have equal lines within [`Bound::p99`] of each other, and an equal pair of lines between them.
+    /// The two sides have equal lines in another order, and an interrupt occurred between their times.
     Crossed,
-    /// The times of two lines differ by more than [`Bound::p99`], so they may belong to two hits; their columns are
-    /// not compared.
-    Far,
+    /// One of the two lines may belong to another hit, because a neighbour without a partner is equal; their columns
+    /// are not compared.
+    Ambiguous,
 }
 
 impl Rule {
     /// All rules.
     pub const ALL: [Self; 7] =
-        [Self::Age, Self::Tick, Self::Reaped, Self::Unset, Self::Switching, Self::Crossed, Self::Far];
+        [Self::Age, Self::Tick, Self::Reaped, Self::Unset, Self::Switching, Self::Crossed, Self::Ambiguous];
 
-    /// The largest number of lines that the rule may set aside in a comparison of `lines` lines.
-    pub fn most(self, lines: u64) -> u64 {
-        let (few, of_1000) = match self {
-            // Measured on the host: 2 of 7,000.
-            Self::Age => (6, 1),
-            Self::Tick | Self::Reaped => (3, 1),
-            // Measured: 16 of 16,000, one for each lookup of a route without a gateway.
-            Self::Unset => (16, 2),
-            // Measured: 60 of 16,000, 52 of 7,000.
-            Self::Switching => (20, 20),
-            // Measured: 1 of 16,000, once in an emulated machine.
-            Self::Crossed => (2, 0),
-            Self::Far => (3, 10),
-        };
-        (lines * of_1000 / 1000).max(few)
+    /// The largest number of lines that the rule may set aside in a run. [`super::Comparison::unknown`] limits the
+    /// share of [`Rule::Tick`].
+    pub fn most(self) -> Option<u64> {
+        match self {
+            // Measured: 1, once in an emulated machine.
+            Self::Crossed => Some(2),
+            // The parts of a text, the last switch of a thread, the lines of one switch, and the neighbours of lines
+            // without a partner. Their number depends on the workload and on the load, not on the tracer.
+            Self::Age | Self::Reaped | Self::Unset | Self::Switching | Self::Ambiguous | Self::Tick => None,
+        }
     }
 }
 

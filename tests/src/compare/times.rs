@@ -1,111 +1,82 @@
-//! Compares the times of paired lines: the distance between the two sides' readings of one clock, and whether a
-//! trace's times ever decrease. Without this check a stopped clock would pass.
+//! Compares the times of paired lines. Both sides handle a hit before the next hit of the same context occurs, so the
+//! order of the hits limits the offset between the two clocks, at any speed of the machine. Without this check a
+//! stopped clock would pass.
 
 use std::fmt;
 
-use crate::host;
-use crate::oracle::Trace;
+use crate::oracle::{Line, Trace};
 
-/// Time differences in nanoseconds: the tracer's time minus the kernel's.
-#[derive(Clone, Debug, Default)]
-pub struct Apart(Vec<i64>);
+/// Largest difference of two readings of one clock at one time, in nanoseconds: the text has microseconds, and the
+/// clock `mono` of tracefs is read without the lock of the timekeeper.
+pub const RESOLUTION: i64 = 2_000;
 
-/// Largest distance between two readings of one clock, in nanoseconds.
+/// The offsets of the tracer's clock from the kernel's that the order of the hits allows, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bound {
-    /// Limit of the median difference.
-    pub median: u64,
-    /// Limit of 99 of 100 differences.
-    pub p99: u64,
+pub struct Offsets {
+    least: i64,
+    most: i64,
 }
 
-impl Bound {
-    /// The limits on this machine. Between the two readings the other tracer writes its record. Rarely an interrupt
-    /// occurs too. Emulation is 10 to 20 times slower, and may preempt the virtual CPU in the middle of a hit.
-    pub fn here() -> Self {
-        if host::part() > 1 {
-            Self { median: 100_000, p99: 5_000_000 }
-        } else {
-            Self { median: 20_000, p99: 80_000 }
-        }
+impl Default for Offsets {
+    fn default() -> Self {
+        Self { least: i64::MIN, most: i64::MAX }
     }
 }
 
-impl Apart {
-    /// Adds the two times of a hit, in nanoseconds.
-    pub fn take(&mut self, kernel: u64, ours: u64) {
-        self.0.push(i64::try_from(i128::from(ours) - i128::from(kernel)).unwrap_or(i64::MAX));
+impl Offsets {
+    /// Adds two successive hits of one context, each with the kernel's time and the tracer's.
+    pub fn take(&mut self, earlier: (u64, u64), later: (u64, u64)) {
+        self.least = self.least.max(earlier.1.cast_signed() - later.0.cast_signed());
+        self.most = self.most.min(later.1.cast_signed() - earlier.0.cast_signed());
     }
 
-    /// Number of hits.
-    pub fn len(&self) -> usize {
-        self.0.len()
+    /// Adds the hits of another comparison.
+    pub fn add(&mut self, other: Self) {
+        self.least = self.least.max(other.least);
+        self.most = self.most.min(other.most);
     }
 
-    /// Whether there are no differences.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// Whether the two clocks may be one clock whose readings differ by at most this.
+    pub fn is_one_clock(self, resolution: i64) -> bool {
+        self.is_known() && self.least <= resolution && !self.is_early(resolution)
     }
 
-    /// The difference, in nanoseconds, that this fraction of all differences does not exceed; 0 without differences.
-    pub fn quantile(&self, part: f64) -> u64 {
-        let mut sizes: Vec<u64> = self.0.iter().map(|difference| difference.unsigned_abs()).collect();
-        sizes.sort_unstable();
-        let at = (sizes.len() as f64 * part).ceil() as usize;
-        sizes.get(at.saturating_sub(1)).copied().unwrap_or(0)
+    /// Whether a time of the tracer's clock is earlier than the kernel's by more than this.
+    pub fn is_early(self, resolution: i64) -> bool {
+        self.most < -resolution
     }
 
-    /// The violation of this limit, if any.
-    pub fn wrong(&self, bound: Bound) -> Option<String> {
-        let far = self.quantile(0.5) > bound.median || self.quantile(0.99) > bound.p99;
-        (far || self.is_empty()).then(|| format!("times are apart by more than {bound:?}: {self}"))
+    /// Whether the two clocks may run equally, up to this.
+    pub fn is_constant(self, resolution: i64) -> bool {
+        self.is_known() && self.least.saturating_sub(self.most) <= 2 * resolution
+    }
+
+    fn is_known(self) -> bool {
+        self.least > i64::MIN && self.most < i64::MAX
     }
 }
 
-impl fmt::Display for Apart {
+impl fmt::Display for Offsets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let after = self.0.iter().filter(|difference| **difference > 0).count();
-        write!(
-            f,
-            "{} times, half within {} ns, 99 % within {} ns, the farthest {} ns; ours is the later one in {after}",
-            self.len(),
-            self.quantile(0.5),
-            self.quantile(0.99),
-            self.quantile(1.0)
-        )
+        write!(f, "the order of the hits allows clock offsets from {} to {} ns", self.least, self.most)
     }
 }
 
-/// Lines that are older than the line before them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Backwards {
-    /// Number of such lines.
-    pub count: usize,
-    /// The first such line, after the line before it.
-    pub first: String,
-    lines: usize,
-}
-
-impl Backwards {
-    /// Finds these lines in a trace.
-    pub fn of(trace: &Trace) -> Self {
-        let older = |two: &&[crate::oracle::Line]| two[1].time < two[0].time;
-        let mut found = trace.lines.windows(2).filter(older);
-        let first = found.next().map(|two| format!("{:?}\n{:?}", two[0], two[1]));
-        let count = usize::from(first.is_some()) + found.count();
-        Self { count, first: first.unwrap_or_default(), lines: trace.lines.len() }
-    }
-
-    /// The violation of the limit, if any: the lines are more frequent than one in 5,000, or in 1,000 under
-    /// emulation. Records of an interrupted program are put in order, except where the younger record left the ring
-    /// much earlier (`docs/reference/differences.md`, records). Emulation makes that more likely.
-    pub fn wrong(&self) -> Option<String> {
-        let one_of = if host::part() > 1 { 1000 } else { 5000 };
-        let wrong = self.count * one_of > self.lines;
-        wrong.then(|| {
-            format!("{} of {} lines are older than the line before:\n{}", self.count, self.lines, self.first)
-        })
-    }
+/// The lines that are older than the line before them although nothing interrupted their hit.
+///
+/// Records of an interrupted program are put in order, except where the interrupt's record left the ring much earlier
+/// (`docs/reference/differences.md`, records).
+pub fn backwards(trace: &Trace) -> Vec<String> {
+    let lines = &trace.lines;
+    let nesting = |line: &Line| ".shH".find(line.flags.at(2)).unwrap_or(4);
+    let is_excused = |at: usize| {
+        let late = |line: &&Line| line.cpu == lines[at].cpu && line.time > lines[at].time;
+        lines[..at].iter().rev().filter(late).any(|line| nesting(line) > nesting(&lines[at]))
+    };
+    (1..lines.len())
+        .filter(|at| lines[*at].time < lines[at - 1].time && !is_excused(*at))
+        .map(|at| format!("{:?}\n{:?}", lines[at - 1], lines[at]))
+        .collect()
 }
 
 #[cfg(test)]
@@ -113,34 +84,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stopped_clock_is_found() {
-        let (mut live, mut dead) = (Apart::default(), Apart::default());
+    fn a_stopped_clock_and_another_clock_are_found() {
+        let [mut live, mut dead, mut late] = [Offsets::default(); 3];
+        assert!(!live.is_one_clock(RESOLUTION) && !live.is_constant(RESOLUTION), "an empty comparison");
         for hit in 0..1000_u64 {
-            let time = 5_000_000_000 + hit * 100_000;
-            live.take(time, time + 900);
-            dead.take(time, 5_000_000_000);
+            let [time, next] = [hit, hit + 1].map(|hit| 5_000_000_000 + hit * 20_000);
+            live.take((time, time + 900), (next, next + 19_000));
+            dead.take((time, 5_000_000_000), (next, 5_000_000_000));
+            late.take((time, time + 30_000), (next, next + 31_000));
         }
-        let bound = Bound { median: 20_000, p99: 80_000 };
-        assert_eq!(live.wrong(bound), None);
-        assert_eq!((live.quantile(0.5), live.quantile(1.0)), (900, 900));
-        assert!(dead.wrong(bound).is_some());
-        // An empty comparison fails.
-        assert!(Apart::default().wrong(bound).is_some());
-        // More than one of a hundred differences is too large.
-        for hit in 0..25 {
-            live.take(0, 1_000_000 + hit);
-        }
-        assert!(live.wrong(bound).is_some());
+        assert!(live.is_one_clock(RESOLUTION) && live.is_constant(RESOLUTION), "{live}");
+        assert!(!dead.is_one_clock(RESOLUTION) && !dead.is_constant(RESOLUTION), "{dead}");
+        assert!(!late.is_one_clock(RESOLUTION) && late.is_constant(RESOLUTION), "{late}");
+        assert_eq!([live, dead, late].map(|offsets| offsets.is_early(RESOLUTION)), [false, true, false]);
     }
 
     #[test]
-    fn steps_back_are_counted() {
-        let line = |micros: u32| format!("{:>16}-7       [000] ..... 1.{micros:06}: a: 1\n", "task");
-        let trace = Trace::parse([line(3), line(4), line(2), line(2), line(1)].concat().as_bytes());
-        let found = Backwards::of(&trace);
-        assert_eq!(found.count, 2);
-        assert!(found.first.contains("time: 1000004000") && found.wrong().is_some(), "{found:?}");
-        let even = Backwards::of(&Trace::parse([line(1), line(1)].concat().as_bytes()));
-        assert_eq!((even.count, even.wrong()), (0, None));
+    fn steps_back_need_an_interrupt() {
+        let line = |micros: u32, flags: &str, cpu: u32| {
+            format!("{:>16}-7       [{cpu:03}] {flags} 1.{micros:06}: a: 1\n", "task")
+        };
+        let of = |lines: &[String]| backwards(&Trace::parse(lines.concat().as_bytes()));
+        let found = of(&[line(3, ".....", 0), line(4, ".....", 0), line(2, ".....", 0), line(2, ".....", 0)]);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].contains("time: 1000004000"), "{found:?}");
+        assert!(of(&[line(4, "d.h..", 0), line(5, ".....", 1), line(3, ".....", 0)]).is_empty());
+        assert_eq!(of(&[line(4, "d.h..", 1), line(3, ".....", 0)]).len(), 1, "of another CPU");
+        assert_eq!(
+            of(&[line(4, "..s..", 0), line(3, "d.h..", 0)]).len(),
+            1,
+            "an interrupt is not interrupted"
+        );
     }
 }

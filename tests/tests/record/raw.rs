@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
-use tracer_tests::compare::{Comparison, Missed, compare, family};
+use tracer_tests::compare::{Comparison, Missed, compare, family, until_known};
 use tracer_tests::host;
 use tracer_tests::oracle::{Oracle, Trace};
 use tracer_tests::workload::{self, Job};
@@ -138,15 +138,19 @@ fn run() -> Result<()> {
     let mut events = planned(&facts)?;
     let plans = events.len();
     events.extend(CALLS.map(|name| format!("syscalls:{name}")));
-    let (result, missed, accepted) = record(&facts, &events, &["pipes", "process", "time", "values"])?;
-    println!("{} of {plans} plans and {} system calls are accepted", accepted.len(), CALLS.len());
-    for name in CERTAIN.map(str::to_owned).into_iter().chain(CALLS.map(|name| format!("syscalls:{name}"))) {
-        ensure!(accepted.contains(&name), "{name} is not traced through a raw tracepoint");
-    }
-    ensure!(accepted.len() * 4 >= events.len() * 3, "only {} of {}", accepted.len(), events.len());
-    ensure!(result.accounted_for(&missed), "{missed:?}: {result}");
-    ensure!(result.types() >= 10 && result.lines() >= 1000, "too little to compare: {result}");
-    Ok(())
+    let once = || {
+        let (result, missed, accepted) = record(&facts, &events, &["pipes", "process", "time", "values"])?;
+        println!("{} of {plans} plans and {} system calls are accepted", accepted.len(), CALLS.len());
+        for name in CERTAIN.map(str::to_owned).into_iter().chain(CALLS.map(|name| format!("syscalls:{name}")))
+        {
+            ensure!(accepted.contains(&name), "{name} is not traced through a raw tracepoint");
+        }
+        // This share depends on the kernel alone.
+        ensure!(accepted.len() * 4 >= events.len() * 3, "only {} of {}", accepted.len(), events.len());
+        ensure!(result.types() >= 10 && result.lines() >= 1000, "too little to compare: {result}");
+        Ok((result, missed))
+    };
+    until_known(once, |_| Vec::new()).map(drop)
 }
 
 /// Records all jobs with the events whose plans are derived. The kernel's text must be equal, and every hit recorded, because
@@ -159,17 +163,24 @@ fn run_derived() -> Result<()> {
     for (why, events) in &others {
         println!("{events} have none: {why}");
     }
+    // This share depends on the kernel's code alone.
     ensure!(derived.len() * 3 >= derived.len() + others.values().sum::<usize>(), "only {}", derived.len());
     // The comparison knows by the switches which hits belong to none of the two tasks.
     let is_wanted = |event: &String| derived.contains(event) || event == "sched:sched_switch";
     let events: Vec<String> = workload::events(&known).into_iter().filter(is_wanted).collect();
-    let (result, missed, accepted) = record(&facts, &events, &["all"])?;
-    ensure!(accepted.len() == events.len(), "{} of {} are at raw tracepoints", accepted.len(), events.len());
-    println!("set aside: {}; lost: {}", result.rules(), result.losses());
-    ensure!(result.accounted_for(&missed), "{missed:?}: {result}");
-    ensure!(result.types() >= 20 && result.lines() >= 1000, "too little to compare: {result}");
-    ensure!(result.missing <= 3 + result.lines() / 1000, "more than 0.1 % are missing: {result}");
-    Ok(())
+    let once = || {
+        let (result, missed, accepted) = record(&facts, &events, &["all"])?;
+        ensure!(
+            accepted.len() == events.len(),
+            "{} of {} are at raw tracepoints",
+            accepted.len(),
+            events.len()
+        );
+        println!("set aside: {}; lost: {}", result.rules(), result.losses());
+        ensure!(result.types() >= 20 && result.lines() >= 1000, "too little to compare: {result}");
+        Ok((result, missed))
+    };
+    until_known(once, |all| all.misses_over(1).into_iter().collect()).map(drop)
 }
 
 #[test]
