@@ -210,38 +210,49 @@ fn histograms_respect_lists_of_threads() {
     });
 }
 
+/// Whether a thread of this process sleeps.
+fn is_asleep(thread: impl std::fmt::Display) -> Result<bool> {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"))?;
+    // The name in parentheses may contain any character.
+    Ok(stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S')))
+}
+
 #[test]
 fn a_hit_counts_for_the_woken_thread_too() {
     host::as_root(|| {
         let mounted = Mounted::start("histwoken")?;
         let dir = mounted.instance("histwoken")?;
-        let (wake, woken) = std::sync::mpsc::channel::<()>();
+        let (woken, wake) = rustix::pipe::pipe()?;
         let (sender, receiver) = std::sync::mpsc::channel();
         let sleeper = std::thread::spawn(move || {
             sender.send(rustix::thread::gettid().as_raw_nonzero()).expect("the test waits for it");
-            while woken.recv().is_ok() {}
+            while rustix::io::read(&woken, &mut [0; 1]) == Ok(1) {}
         });
         let task = receiver.recv()?;
         let waking = "events/sched/sched_waking";
         add(&dir, &format!("{waking}/trigger"), &format!("hist:keys=comm,pid if pid == {task}"))?;
-        let wake_until = |counted: u64, times: u32| -> Result<u64> {
-            for _ in 0..times {
-                wake.send(())?;
-                std::thread::sleep(Duration::from_millis(5));
-                if hits(&dir, waking)? > counted {
-                    break;
+        // A thread that waits for a byte is woken once by it.
+        let wake_five_times = || -> Result<u64> {
+            for _ in 0..5 {
+                let end = Instant::now() + host::patience(Duration::from_secs(10));
+                while !is_asleep(task)? {
+                    ensure!(Instant::now() < end, "the thread does not wait");
+                    std::thread::sleep(Duration::from_millis(1));
                 }
+                rustix::io::write(&wake, b"x")?;
             }
             hits(&dir, waking)
         };
         mirror::set(&dir, "set_event_pid", "999999999")?;
-        ensure!(wake_until(0, 10)? == 0, "neither is traced");
+        let counted = wake_five_times()?;
+        ensure!(counted == 0, "neither is traced: {counted}");
         mirror::set(&dir, "set_event_pid", &task.to_string())?;
-        let counted = wake_until(0, 4000)?;
-        ensure!(counted > 0, "who is woken is traced");
+        let counted = wake_five_times()?;
+        ensure!(counted == 5, "the woken thread is traced: {counted}");
         mirror::set(&dir, "set_event_pid", "")?;
         mirror::set(&dir, "set_event_notrace_pid", &task.to_string())?;
-        ensure!(wake_until(counted, 4000)? > counted, "one of them is traced");
+        let counted = wake_five_times()?;
+        ensure!(counted == 10, "one of them is traced: {counted}");
         drop(wake);
         sleeper.join().expect("a thread");
         Ok(())
