@@ -204,17 +204,18 @@ fn json_lines_are_json() {
 #[test]
 fn a_switch_filter_prints_the_right_lines() {
     needs_root!();
+    let filter = "prev_comm ~ \"ba*\" || next_prio < 100";
+    let running = Tracer::record().unwrap().event("sched:sched_switch", Some(filter)).start().unwrap();
+    // Each read waits for input that does not come.
     let mut bash = Command::new("bash")
-        .args(["-c", "while read -t 0.01 line || true; do :; done"])
+        .args(["-c", "for turn in {1..20}; do read -t 0.01 line || true; done"])
         .stdin(Stdio::piped())
         .spawn()
         .unwrap();
-    let filter = "prev_comm ~ \"ba*\" || next_prio < 100";
-    let outcome =
-        Tracer::record().unwrap().event("sched:sched_switch", Some(filter)).args(["--for", "2s"]).run();
-    bash.kill().unwrap();
-    bash.wait().unwrap();
-    let outcome = outcome.unwrap().success().unwrap();
+    let input = bash.stdin.take();
+    assert!(bash.wait().unwrap().success());
+    drop(input);
+    let outcome = running.stop().unwrap().success().unwrap();
     let trace = outcome.trace();
     let mut seen = 0;
     for line in &trace.lines {
@@ -223,7 +224,7 @@ fn a_switch_filter_prints_the_right_lines() {
         assert!(ba || priority < 100, "{}", line.text);
         seen += usize::from(line.text.contains(&format!("prev_comm=bash prev_pid={} ", bash.id())));
     }
-    assert!(seen >= 10, "bash was switched away from {seen} times:\n{}", outcome.text());
+    assert!(seen >= 20, "bash was switched away from {seen} times:\n{}", outcome.text());
     let count = outcome.counts()["sched:sched_switch"];
     assert!(count.add_up() && count.filtered > 0, "{count:?}");
     assert_eq!(count.recorded, trace.lines.len() as u64);
