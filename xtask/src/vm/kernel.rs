@@ -123,9 +123,12 @@ fn numbers(release: &str) -> Vec<u64> {
 
 fn make(release: &str, arch: Arch, dir: &Path) -> Result<()> {
     let (downloads, tree) = (dir.join("package"), dir.join("tree"));
-    for sub in [&downloads, &tree] {
+    let modules = tree.join("usr/lib/modules");
+    for sub in [&downloads, &modules] {
         std::fs::create_dir_all(sub)?;
     }
+    // Debian 12's packages have modules in `lib`, later ones in `usr/lib`; depmod looks in `lib`.
+    std::os::unix::fs::symlink("usr/lib", tree.join("lib"))?;
     let package = format!("linux-image-{release}:{}", arch.debian());
     for file in packages::download(&[&package], arch, false, &downloads)? {
         packages::unpack(&file, &tree)?;
@@ -137,10 +140,6 @@ fn make(release: &str, arch: Arch, dir: &Path) -> Result<()> {
         bail!("depmod is not here: run `cargo xtask setup vm`");
     };
     host::output(Command::new(depmod).arg("-b").arg(&tree).arg(release))?;
-    let modules = [tree.join("lib/modules"), tree.join("usr/lib/modules")];
-    let Some(modules) = modules.into_iter().find(|d| d.is_dir()) else {
-        bail!("linux-image-{release} has no modules");
-    };
     first_drivers(&modules.join(release), &dir.join("first"))?;
     image::ext4(&modules, &dir.join("modules.img"), 0)?;
     std::fs::remove_dir_all(&downloads)?;

@@ -16,6 +16,10 @@ use crate::host;
 /// Held while the package lists are fetched, because two virtual machines may be prepared at once.
 static LISTS: Mutex<bool> = Mutex::new(false);
 
+/// Makes apt take names literally. Without it, apt takes the name of an unknown package as a regular expression:
+/// `linux-source-6.1` then matches `linux-source-6.12`.
+const EXACT: &str = "APT::Cmd::Pattern-Only=true";
+
 /// Names of packages that start with `prefix`. If there are none, updates the package lists once and tries again.
 pub(super) fn names(prefix: &str, arch: Arch) -> Result<Vec<String>> {
     let ask = || -> Result<Vec<String>> {
@@ -43,7 +47,7 @@ pub(super) fn update_lists() -> Result<()> {
 
 /// Whether apt has a download candidate for a package, `NAME` or `NAME:ARCHITECTURE`.
 pub(crate) fn is_available(package: &str) -> bool {
-    host::output(Command::new("apt-cache").args(["policy", package]))
+    host::output(Command::new("apt-cache").args(["-o", EXACT, "policy", package]))
         .is_ok_and(|text| text.contains("Candidate: ") && !text.contains("Candidate: (none)"))
 }
 
@@ -52,7 +56,7 @@ fn options(arch: Arch) -> Vec<String> {
     let arch = arch.debian();
     [format!("APT::Architecture={arch}"), format!("APT::Architectures={arch}")]
         .into_iter()
-        .chain(["Dir::State::status=/dev/null".to_owned(), "Debug::NoLocking=1".to_owned()])
+        .chain(["Dir::State::status=/dev/null", "Debug::NoLocking=1", EXACT].map(str::to_owned))
         .flat_map(|option| ["-o".to_owned(), option])
         .collect()
 }
