@@ -113,19 +113,21 @@ impl Missing {
 /// Adds the packages for requirements that are detected by their function, not by package name.
 fn by_function(groups: &[Group], missing: &mut Missing) -> Result<()> {
     let wants = |group| groups.contains(&group);
-    let compiler = if wants(Group::Objects) { toolchain::find_pinned() } else { toolchain::find_ebpf()? };
-    let linker =
-        if wants(Group::Objects) { toolchain::find_pinned_linker() } else { toolchain::find_bpf_linker() };
-    if wants(Group::Ebpf) || wants(Group::Objects) {
-        if compiler.is_none() {
+    let mut toolchain_of_ebpf = |has_compiler: bool, has_linker: bool| {
+        if !has_compiler {
             missing.packages.extend(["rustc-web", "rust-web-src", "cargo-web"]);
         }
-        if linker.is_none() {
+        if !has_linker {
             missing.bpf_linker = true;
             missing.packages.extend(["llvm-22-dev", "libzstd-dev", "zlib1g-dev", "g++"]);
         }
+    };
+    if wants(Group::Ebpf) {
+        toolchain_of_ebpf(toolchain::find_ebpf()?.is_some(), toolchain::find_bpf_linker().is_some());
     }
     if wants(Group::Objects) {
+        let compiler = toolchain::find_pinned();
+        toolchain_of_ebpf(compiler.is_some(), toolchain::find_pinned_linker().is_some());
         if toolchain::find_llvm("llvm-objcopy").is_none() {
             missing.packages.push("llvm-22");
         }

@@ -197,7 +197,7 @@ impl Toolchain {
         let built = self.compile(product.krate, product.binary, arch, &[])?;
         let tool = |name: &str| {
             toolchain::find_llvm(name)
-                .with_context(|| format!("{name} is not here: run `cargo xtask setup ebpf`"))
+                .with_context(|| format!("{name} is not here: run `cargo xtask setup objects`"))
         };
         let symbols = host::output(Command::new(tool("llvm-nm")?).arg("--just-symbol-name").arg(&built))?;
         let made = host::root().join("target/bpf").join(format!("{}-{}.o", product.binary, arch.name()));
