@@ -3,7 +3,7 @@
 //! A system is a folder that debootstrap fills with Debian's essential packages and sudo. It runs on this machine's
 //! kernel, in a mount namespace of its own whose root is the folder. It has Debian's package lists and a clone of the
 //! commit that is checked out here. From this machine it gets only what a proxy needs, the packages that apt and cargo
-//! have downloaded before, and `/dev`, `/proc` and `/sys`. It is removed afterwards.
+//! have downloaded before, and `/dev`, `/proc` and `/sys`. It is removed if both commands succeed.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -29,7 +29,8 @@ const RELEASES: [&str; 2] = ["bookworm", "trixie"];
 const MIRROR: &str = "http://deb.debian.org";
 /// The name and the number of the user.
 const USER: (&str, u32) = ("dev", 1000);
-/// Makes `$1` the root of a new mount namespace, and runs the command `$3` as the user `$2`.
+/// Makes `$1` the root of a new mount namespace, and runs the command `$3` as the user `$2`. `$4` is a directory
+/// with packages that apt has downloaded.
 const ENTER: &str = r#"set -e
 mount --bind "$1" "$1"
 for dir in dev proc sys; do mount --rbind "/$dir" "$1/$dir"; done
@@ -176,7 +177,7 @@ impl System {
         Ok(())
     }
 
-    /// Runs a command in the clone in the system. The output goes to `log`, from its end on.
+    /// Runs a command in the system's clone, and appends its output to `log`. Returns how long it took.
     fn run(self, root: &Path, command: &str, log: &Path) -> Result<Duration> {
         let packages = vm::cache_entry(&format!("debian-{}-packages", self.release), |_| Ok(()))?;
         // apt downloads as a user of its own.
