@@ -1,7 +1,11 @@
 //! Properties of the test machine: privileges, the kernel's tracefs, the binaries under test.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -94,6 +98,29 @@ pub fn binary(name: &str, variable: &str) -> Result<PathBuf> {
         Some(path) => Ok(path),
         None => bail!("no {name} near {}; `cargo xtask build` makes it, or set {variable}", own.display()),
     }
+}
+
+/// Returns a command that runs a binary of the tests, found as by [`binary`], as another user and group. Such a user
+/// may not be able to enter the directories above the binary, for example `/root`. So the command executes a
+/// descriptor, and the process's name is the descriptor's number.
+///
+/// # Errors
+/// When there is no such binary, or it cannot be opened.
+pub fn binary_as(user: u32, group: u32, name: &str, variable: &str) -> Result<Command> {
+    /// One descriptor for each binary. They stay open, because a command opens its program when it starts.
+    static PROGRAMS: Mutex<BTreeMap<PathBuf, File>> = Mutex::new(BTreeMap::new());
+    let path = binary(name, variable)?;
+    let mut programs = PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);
+    let program = match programs.entry(path) {
+        Entry::Occupied(open) => open.into_mut(),
+        Entry::Vacant(new) => {
+            let file = File::open(new.key()).with_context(|| new.key().display().to_string())?;
+            new.insert(file)
+        }
+    };
+    let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
+    command.uid(user).gid(group);
+    Ok(command)
 }
 
 /// Returns the directory for test files that are expensive to create. It is in the directory of the running program.

@@ -2,7 +2,7 @@
 //!
 //! `tracer-test-stuck HELD MAPPED` maps the file MAPPED, calls getpgid(2) a few times and prints `ready`. When a line
 //! arrives on its standard input, it prints `stuck` and then takes the lock. HELD is a file of
-//! [`tracer_tests::held`].
+//! [`tracer_tests::blocked_fs`].
 //!
 //! One thread reads HELD, which locks the first page of its page cache until the read is answered. Another thread
 //! maps HELD with `O_DIRECT`: FUSE invalidates the page cache first and waits for that page, while mmap(2) holds the
@@ -45,6 +45,8 @@ fn said(text: &str) {
 
 #[expect(unsafe_code, reason = "memory is mapped, over nothing that is in use")]
 fn hold(held: &Path, mapped: &Path) -> std::io::Result<()> {
+    // The name that filters know, also where this program was executed by a descriptor.
+    rustix::thread::set_name(c"tracer-test-stu")?;
     let program = File::open(mapped)?;
     let length = usize::try_from(program.metadata()?.len()).unwrap_or(PAGE);
     let private = MapFlags::PRIVATE;

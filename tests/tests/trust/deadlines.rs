@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -465,13 +464,13 @@ fn a_change_does_not_wait_for_requests_of_other_clients() {
         std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755))?;
         std::fs::set_permissions(dir.join("user_events_data"), std::fs::Permissions::from_mode(0o666))?;
         set(&dir, "dynamic_events", "u:asked u32 a")?;
-        let program = host::binary("tracer-user-attack", "TRACER_USER_ATTACK_BIN")?;
         let path = dir.to_str().context("a path")?;
         let mut clients = Vec::new();
         for number in 0..16 {
-            let mut command = Command::new(&program);
+            let mut command =
+                host::binary_as(60_000 + number % 4, 60_000, "tracer-user-attack", "TRACER_USER_ATTACK_BIN")?;
             // The clients send more requests than the daemon answers during the test.
-            command.args(["flood", path, "100000000"]).uid(60_000 + number % 4).gid(60_000);
+            command.args(["flood", path, "100000000"]);
             command.stdin(Stdio::piped()).stdout(Stdio::null());
             clients.push(Client(command.spawn()?));
         }

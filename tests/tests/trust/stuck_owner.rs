@@ -4,9 +4,8 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -32,9 +31,8 @@ impl Stuck {
     /// Starts the process, which maps `mapped`.
     fn start(purpose: &str, mapped: &Path) -> Result<Self> {
         let held = BlockedFs::mount(purpose)?;
-        let program = host::binary("tracer-test-stuck", "TRACER_TEST_STUCK_BIN")?;
-        let mut command = Command::new(program);
-        command.arg(held.file()).arg(mapped).uid(65534).gid(65534);
+        let mut command = host::binary_as(65534, 65534, "tracer-test-stuck", "TRACER_TEST_STUCK_BIN")?;
+        command.arg(held.file()).arg(mapped);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let said = BufReader::new(child.stdout.take().context("a pipe")?);
         let mut stuck = Self { held, child, said };

@@ -49,11 +49,8 @@ struct Client {
 
 impl Client {
     fn start(uid: u32, words: &[&str]) -> Result<Self> {
-        let mut command = Command::new(host::binary("tracer-user-attack", "TRACER_USER_ATTACK_BIN")?);
+        let mut command = host::binary_as(uid, uid, "tracer-user-attack", "TRACER_USER_ATTACK_BIN")?;
         command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
-        if uid != 0 {
-            command.uid(uid).gid(uid);
-        }
         let mut child = command.spawn()?;
         let lines = BufReader::new(child.stdout.take().context("its output")?);
         Ok(Self { child, lines })

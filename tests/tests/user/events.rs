@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::{fs::PermissionsExt, process::CommandExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -498,9 +498,9 @@ fn a_client_that_forks_endlessly_blocks_no_other_client() {
             Ok(since.elapsed())
         };
         let forks = host::share(4000);
-        let mut client = Command::new(host::binary("tracer-user-client", "TRACER_USER_CLIENT_BIN")?);
+        let mut client = host::binary_as(USER, USER, "tracer-user-client", "TRACER_USER_CLIENT_BIN")?;
         client.args(["forks", dir.to_str().context("a path")?]);
-        client.args([ADDRESSES.to_string(), forks.to_string()]).uid(USER).gid(USER);
+        client.args([ADDRESSES.to_string(), forks.to_string()]);
         let mut client = client.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let mut lines = BufReader::new(client.stdout.take().context("its output")?).lines();
         let mut line = || lines.next().context("it ended")?.context("it ended");

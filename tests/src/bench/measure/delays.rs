@@ -8,9 +8,8 @@ use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write as _};
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -280,8 +279,8 @@ struct Client(Child);
 impl Client {
     fn start(program: &str, uid: u32, words: &[&str]) -> Result<Self> {
         let variable = program.to_uppercase().replace('-', "_") + "_BIN";
-        let mut command = Command::new(host::binary(program, &variable)?);
-        command.args(words).uid(uid).gid(USER).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut command = host::binary_as(uid, USER, program, &variable)?;
+        command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
         Ok(Self(command.spawn()?))
     }
 
