@@ -19,7 +19,7 @@ mod structure;
 mod supply;
 mod unit;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -69,8 +69,10 @@ pub(crate) struct Checked {
 pub(crate) enum Kind {
     /// Checks of texts, which take seconds.
     Text,
-    /// Checks that compile.
-    Compiled,
+    /// Clippy of the workspace. A test run gets its findings from the build of the tests.
+    Clippy,
+    /// Checks that compile the library as its users see it.
+    Library,
     /// Checks with tools that are compiled here; with `online`, advisories are fetched from another host.
     Audit { online: bool },
 }
@@ -79,7 +81,7 @@ impl Kind {
     /// The setup group that the checks need beside [`Group::Build`].
     pub(crate) fn group(self) -> Group {
         match self {
-            Self::Text | Self::Compiled => Group::Lint,
+            Self::Text | Self::Clippy | Self::Library => Group::Lint,
             Self::Audit { .. } => Group::Audit,
         }
     }
@@ -89,7 +91,8 @@ impl Kind {
         let root = host::root();
         match self {
             Self::Text => text(checks, root),
-            Self::Compiled => compiled(checks),
+            Self::Clippy => clippy(checks),
+            Self::Library => library(checks),
             Self::Audit { online } => audit(checks, root, online),
         }
     }
@@ -158,18 +161,34 @@ fn text(checks: &mut Checks, root: &Path) {
     }
 }
 
-/// Checks that compile the workspace.
-fn compiled(checks: &mut Checks) {
-    let strict = ["--", "-D", "warnings"];
+/// Arguments of clippy after which a warning is an error.
+const STRICT: [&str; 3] = ["--", "-D", "warnings"];
+
+/// Clippy of all targets.
+fn clippy(checks: &mut Checks) {
     checks.check("Clippy", || {
         let mut clippy = host::cargo();
-        host::run(clippy.args(["clippy", "--workspace", "--all-targets", "--keep-going"]).args(strict))
+        host::run(clippy.args(["clippy", "--workspace", "--all-targets", "--keep-going"]).args(STRICT))
     });
+}
+
+/// Clippy's compiler, which takes the arguments of rustc and belongs to the same toolchain; `None` if it is not
+/// installed.
+pub(crate) fn clippy_driver() -> Option<PathBuf> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let sysroot =
+        host::output(Command::new(rustc).current_dir(host::root()).args(["--print", "sysroot"])).ok()?;
+    let beside = Path::new(sysroot.trim()).join("bin/clippy-driver");
+    Some(beside).filter(|driver| host::is_executable(driver))
+}
+
+/// Checks of the library without the workspace's tests.
+fn library(checks: &mut Checks) {
     // The workspace's tests enable the feature `internals`. It makes items public and thus hides that they are
     // unused.
     checks.check("Clippy without internals", || {
         let mut clippy = host::cargo();
-        host::run(clippy.args(["clippy", "-p", "tracer-user", "--bins", "--examples"]).args(strict))
+        host::run(clippy.args(["clippy", "-p", "tracer-user", "--bins", "--examples"]).args(STRICT))
     });
     checks.check("API documentation", || {
         let mut doc = host::cargo();
@@ -214,7 +233,7 @@ pub(crate) struct Options {
 
 /// Runs the verb `lint`.
 pub(crate) fn verb(options: &Options) -> Result<()> {
-    let mut kinds = vec![Kind::Text, Kind::Compiled];
+    let mut kinds = vec![Kind::Text, Kind::Clippy, Kind::Library];
     kinds.extend(options.all.then_some(Kind::Audit { online: options.online }));
     let groups: Vec<Group> = kinds.iter().map(|kind| kind.group()).collect();
     setup::ensure(&[&[Group::Build], &groups[..]].concat())?;

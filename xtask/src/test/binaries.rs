@@ -1,15 +1,17 @@
 //! Builds the tests and reads the paths of the binaries from cargo's messages.
 
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use super::selection::{self, Groups};
 use crate::arch::Arch;
 use crate::build::{self, Profile};
-use crate::host;
+use crate::{host, lint};
 
 /// The package whose tests also run in virtual machines.
 const INTEGRATION: &str = "tracer-tests";
@@ -67,6 +69,10 @@ pub(super) struct Built {
     pub(super) tests: Vec<TestBinary>,
     /// Programs for the tests: tracer itself and the programs that the tests start.
     pub(super) programs: Vec<PathBuf>,
+    /// Number of different warnings about the workspace.
+    pub(super) warnings: usize,
+    /// Whether clippy's are among them.
+    pub(super) is_linted: bool,
 }
 
 impl Built {
@@ -87,36 +93,60 @@ impl Built {
             dir: "/".into(),
             integration: true,
         };
-        Self { tests: tests.iter().map(test).collect(), programs: Vec::new() }
+        Self { tests: tests.iter().map(test).collect(), ..Self::default() }
     }
 }
 
-/// Builds programs and tests for `arch`: all tests, or only the integration tests.
+/// Builds programs and tests for `arch`: all tests, or only the integration tests. For this machine's architecture
+/// clippy's compiler builds them where it is installed, so that one compilation lints too.
 pub(super) fn build(arch: Arch, profile: Profile, all: bool) -> Result<Built> {
     host::step(format!("Building the tests ({})", arch.name()));
     let (mut cargo, _) = build::user_cargo(arch)?;
     // One command for programs and tests, so that dependencies are compiled once.
-    cargo.args(["build", "--workspace", "--bins", "--examples", "--message-format=json-render-diagnostics"]);
+    cargo.args(["build", "--workspace"]);
+    cargo.args(if all { &["--all-targets"][..] } else { &["--bins", "--examples", "--test", "*"] });
     cargo.args(profile.flag());
+    let rendered = if std::io::stderr().is_terminal() { ",json-diagnostic-rendered-ansi" } else { "" };
+    cargo.arg(format!("--message-format=json{rendered}"));
     if arch.is_foreign() {
         cargo.args(["--exclude", "xtask"]);
     }
-    cargo.args(if all { &["--tests"][..] } else { &["--test", "*"] });
-    eprintln!("  $ {}", host::display(&cargo));
-    let out = cargo.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
-    if !out.status.success() {
-        bail!("the tests do not build");
+    let clippy = lint::clippy_driver().filter(|_| !arch.is_foreign());
+    if let Some(clippy) = &clippy {
+        // Only the packages of the workspace are compiled by the wrapper.
+        cargo.env("RUSTC_WORKSPACE_WRAPPER", clippy);
     }
-    Ok(read(&String::from_utf8_lossy(&out.stdout), &Groups::read(host::root())?))
+    eprintln!("  $ {}", host::display(&cargo));
+    let groups = Groups::read(host::root())?;
+    let mut child = cargo.stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
+    let messages = BufReader::new(child.stdout.take().context("cargo's messages")?);
+    let built = read(messages.lines().map_while(Result::ok), &groups, |text| eprint!("{text}"));
+    let status = child.wait().context("cargo")?;
+    ensure!(status.success(), "the tests do not build");
+    Ok(Built { is_linted: clippy.is_some(), ..built })
 }
 
-/// Reads cargo's messages, one JSON object per line.
-fn read(messages: &str, groups: &Groups) -> Built {
+/// Reads cargo's messages, one JSON object per line, and shows the compiler's.
+fn read(messages: impl Iterator<Item = String>, groups: &Groups, mut show: impl FnMut(&str)) -> Built {
     let mut built = Built::default();
-    for message in messages.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok()) {
-        let (Some(path), target) = (message["executable"].as_str(), &message["target"]) else { continue };
-        let path = PathBuf::from(path);
+    // A library is compiled with and without its tests.
+    let mut shown = BTreeSet::new();
+    for message in messages.filter_map(|line| serde_json::from_str::<Value>(&line).ok()) {
+        let (of_compiler, target) = (&message["message"], &message["target"]);
+        if let Some(text) = of_compiler["rendered"].as_str() {
+            // A message without a place in the sources counts the others, and is not the same in both compilations.
+            let has_place = of_compiler["spans"].as_array().is_some_and(|spans| !spans.is_empty());
+            let is_new = has_place && shown.insert(text.to_owned());
+            if is_new || of_compiler["level"] == "error" {
+                show(text);
+            }
+            built.warnings += usize::from(is_new && of_compiler["level"] == "warning");
+        }
+        let Some(path) = message["executable"].as_str().map(PathBuf::from) else { continue };
         let kind = target["kind"][0].as_str().unwrap_or_default();
+        if kind == "bench" {
+            continue;
+        }
         if message["profile"]["test"] == true {
             let manifest = Path::new(message["manifest_path"].as_str().unwrap_or_default());
             let dir = manifest.parent().unwrap_or(Path::new("/")).to_path_buf();
@@ -162,10 +192,13 @@ mod tests {
 {"reason":"compiler-artifact","package_id":"path+file:///s/tests#tracer-tests@0.1.0","manifest_path":"/s/tests/Cargo.toml","target":{"kind":["lib"],"name":"tracer_tests"},"profile":{"test":true},"executable":"/t/deps/lib-1"}
 {"reason":"compiler-artifact","package_id":"path+file:///s/u#tracer-user@0.1.0","manifest_path":"/s/u/Cargo.toml","target":{"kind":["bin"],"name":"tracer"},"profile":{"test":false},"executable":"/t/tracer"}
 {"reason":"compiler-artifact","package_id":"path+file:///s/u#tracer-user@0.1.0","target":{"kind":["lib"],"name":"x"},"profile":{"test":false},"executable":null}
+{"reason":"compiler-artifact","package_id":"path+file:///s/tests#tracer-tests@0.1.0","target":{"kind":["bench"],"name":"render"},"profile":{"test":true},"executable":"/t/deps/render-1"}
 {"reason":"build-finished","success":true}
 "#;
         let modules = ["raw", "workload"].map(str::to_owned);
-        let built = read(messages, &Groups::of("record", &modules));
+        let built = read(messages.lines().map(str::to_owned), &Groups::of("record", &modules), |text| {
+            panic!("no message of the compiler: {text}")
+        });
         assert_eq!(built.programs, [PathBuf::from("/t/tracer")]);
         assert_eq!(built.tests.len(), 2);
         assert_eq!(built.tests[0].name, "tracer-tests test record");
@@ -176,5 +209,30 @@ mod tests {
             |binary: &TestBinary| binary.processes().iter().map(TestProcess::name).collect::<Vec<_>>();
         assert_eq!(names(&built.tests[0]), ["record::raw", "record::workload"]);
         assert_eq!(names(&built.tests[1]), ["tracer_tests"]);
+    }
+
+    #[test]
+    fn warnings_are_shown_and_counted_once() {
+        let message = |level: &str, text: &str, spans: &str| {
+            let text = format!(r#"{{"rendered":"{text}","level":"{level}","spans":[{spans}]}}"#);
+            format!(
+                r#"{{"reason":"compiler-message","message":{text},"target":{{"kind":["lib"],"name":"x"}}}}"#
+            )
+        };
+        let place = r#"{"file_name":"a.rs"}"#;
+        let messages = [
+            message("warning", "unused", place),
+            message("warning", "unused", place),
+            message("warning", "needless", place),
+            message("warning", "2 warnings emitted", ""),
+            message("error", "aborting", ""),
+        ];
+        let mut shown = Vec::new();
+        let built =
+            read(messages.into_iter(), &Groups::of("record", &[]), |text| shown.push(text.to_owned()));
+        assert_eq!(
+            (shown, built.warnings),
+            (["unused", "needless", "aborting"].map(str::to_owned).to_vec(), 2)
+        );
     }
 }

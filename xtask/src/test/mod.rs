@@ -218,16 +218,16 @@ fn run(options: &Options, plan: &Plan) -> Result<Vec<Section>> {
             let programs = (!options.vm_only).then(sources::programs);
             (programs, targets.iter().try_for_each(|target| vm::prepare(&target.machine())))
         });
+        let start = Instant::now();
+        let native = binaries::build(Arch::host()?, Profile::Dev, !options.vm_only && !options.integration)?;
         if options.wants_lint() {
-            let compiled = || linted(matrix::COMPILED, lint::Kind::Compiled);
-            sections.extend(planned(plan, matrix::COMPILED, compiled));
+            sections.push(of_build(&native, start.elapsed()));
             if sections.iter().any(Section::has_failed) {
                 return Ok(sections);
             }
+        } else {
+            sections.push(Section::step(BUILD, start.elapsed()));
         }
-        let start = Instant::now();
-        let native = binaries::build(Arch::host()?, Profile::Dev, !options.vm_only && !options.integration)?;
-        sections.push(Section::step("building the tests", start.elapsed()));
         let (programs, fetched) = fetching.join().map_err(|_| anyhow!("fetching the machines panicked"))?;
         if let Some(programs) = programs {
             // A test that needs the programs reports that they are missing.
@@ -263,6 +263,8 @@ fn run(options: &Options, plan: &Plan) -> Result<Vec<Section>> {
         let suite = suite.as_ref();
         sections.extend(on_machines(&targets, suite, &native, foreign.as_ref(), options, plan));
         if options.all {
+            let library = || linted(matrix::LIBRARY, lint::Kind::Library);
+            sections.extend(planned(plan, matrix::LIBRARY, library));
             let audit = || linted(matrix::AUDIT, lint::Kind::Audit { online: false });
             sections.extend(planned(plan, matrix::AUDIT, audit));
             sections.extend(planned(plan, matrix::OBJECTS, rebuilt));
@@ -270,6 +272,19 @@ fn run(options: &Options, plan: &Plan) -> Result<Vec<Section>> {
         }
         Ok(sections)
     })
+}
+
+/// Title of the build.
+const BUILD: &str = "building the tests";
+
+/// The result of a build by clippy's compiler: no warning may be left.
+fn of_build(built: &Built, time: Duration) -> Section {
+    let wrong = match built.warnings {
+        _ if !built.is_linted => Some("the compiler's toolchain has no clippy-driver".to_owned()),
+        0 => None,
+        warnings => Some(format!("{warnings} warnings")),
+    };
+    of_checks(BUILD, vec![lint::Checked { what: "Clippy".to_owned(), wrong, skipped: None, time }])
 }
 
 /// Title of the unit tests.
@@ -524,5 +539,9 @@ mod tests {
         assert_eq!(section.time, Duration::from_secs(2));
         assert!(!report::summary(&[section]).1);
         assert!(report::summary(&[of_checks("lint", vec![check("a", None)])]).1);
+        let built = |warnings, is_linted| Built { warnings, is_linted, ..Built::default() };
+        assert!(!of_build(&built(0, true), Duration::ZERO).has_failed());
+        assert!(of_build(&built(1, true), Duration::ZERO).has_failed());
+        assert!(of_build(&built(0, false), Duration::ZERO).has_failed());
     }
 }
