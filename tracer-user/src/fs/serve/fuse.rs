@@ -74,6 +74,8 @@ impl Filesystem for Fuse {
         let _ = config.set_max_readahead(1);
         let maps = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
         self.hub.set_maps_directly(maps);
+        // A lookup that waits must not lock its directory for the lookups of others. All kernels from 4.7 on have it.
+        let _ = config.add_capabilities(InitFlags::FUSE_PARALLEL_DIROPS);
         // An open with `O_TRUNC` must be one request, because emptying a file has an effect that a change of size has
         // not.
         config.add_capabilities(InitFlags::FUSE_ATOMIC_O_TRUNC).map_err(|_| {
@@ -87,7 +89,7 @@ impl Filesystem for Fuse {
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (hub, name) = (Arc::clone(&self.hub), name.to_owned());
-        self.hub.post(request.uid(), "lookup", When::Any, move |view| {
+        self.hub.post(request.uid(), "lookup", When::Lookup, move |view| {
             Hub::modules_now(view.engine());
             let found = name.to_str().ok_or(rustix::io::Errno::NOENT);
             match found.and_then(|name| view.lookup(parent.0, name)) {
@@ -99,7 +101,7 @@ impl Filesystem for Fuse {
 
     fn getattr(&self, request: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let hub = Arc::clone(&self.hub);
-        self.hub.post(request.uid(), "getattr", When::Any, move |view| match view.attributes(ino.0) {
+        self.hub.post(request.uid(), "getattr", When::Lookup, move |view| match view.attributes(ino.0) {
             Ok(found) => reply.attr(&kept(&found), &hub.attr(&found, view.since())),
             Err(error) => reply.error(errno(error)),
         });
@@ -321,7 +323,7 @@ impl Filesystem for Fuse {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        self.hub.post(request.uid(), "readdir", When::Any, move |view| match view.list(ino.0) {
+        self.hub.post(request.uid(), "readdir", When::Lookup, move |view| match view.list(ino.0) {
             Ok(all) => {
                 for (index, (number, name, is_dir)) in (0..).zip(all).skip(offset as usize) {
                     let kind = if is_dir { FileType::Directory } else { FileType::RegularFile };

@@ -1,7 +1,8 @@
 //! The thread that owns the tree, and its queue of jobs.
 //!
 //! Each request of the kernel becomes a job, and the thread that received it continues at once. Jobs of one uid run
-//! in the order of their arrival. Jobs of different uids run in turn, so that a job waits for at most one job of each
+//! in the order of their arrival, except that lookups of names have a queue of their own: the kernel lets others that
+//! look for the same name wait. Jobs of different queues run in turn, so that a job waits for at most two jobs of each
 //! other uid. Closing a file comes first: FUSE reports a close asynchronously, and the next request of the same
 //! client may require that the file is closed. A long operation gives turns to other jobs
 //! ([`Scheduler::serve_with`]), which only look at the engine or take records out.
@@ -44,6 +45,8 @@ pub(in crate::fs) enum When {
     Alone,
     /// Between operations and in turns. The job only looks at the engine or takes records out.
     Any,
+    /// As [`When::Any`], for a job that looks up a name or attributes. It waits only for such jobs of its uid.
+    Lookup,
     /// As [`When::Any`], for a request to an open file; in turns only if the file serves no other request and does
     /// not take long.
     File(u64),
@@ -72,26 +75,29 @@ impl Job {
             When::File(handle) => files.can_serve(handle, has_thread),
             // A text thread uses a busy file, so its close waits.
             When::Closing(handle) => !files.is_busy(handle),
-            When::Alone | When::Any | When::Ending => true,
+            When::Alone | When::Any | When::Lookup | When::Ending => true,
         }
     }
 
     fn can_have_turn(&self, files: &FileTable, has_thread: bool, lookups_wait: bool) -> bool {
         match self.when {
             When::Alone | When::Ending => false,
-            When::Any => !lookups_wait,
+            When::Any | When::Lookup => !lookups_wait,
             When::File(handle) => files.can_have_turn(handle, has_thread),
             When::Closing(handle) => files.closes_plainly(handle),
         }
     }
 }
 
+/// A uid, and whether its jobs look up names.
+type Lane = (u32, bool);
+
 #[derive(Default)]
 struct Queue {
     closing: VecDeque<Job>,
-    jobs: HashMap<u32, VecDeque<Job>>,
-    /// The uids that have jobs; the next one is first.
-    uids: VecDeque<u32>,
+    jobs: HashMap<Lane, VecDeque<Job>>,
+    /// The lanes that have jobs; the next one is first.
+    lanes: VecDeque<Lane>,
     ended: bool,
 }
 
@@ -102,9 +108,10 @@ impl Queue {
             When::Closing(_) => return self.closing.push_back(job),
             _ => {}
         }
-        let jobs = self.jobs.entry(uid).or_default();
+        let lane = (uid, job.when == When::Lookup);
+        let jobs = self.jobs.entry(lane).or_default();
         if jobs.is_empty() {
-            self.uids.push_back(uid);
+            self.lanes.push_back(lane);
         }
         jobs.push_back(job);
     }
@@ -114,14 +121,14 @@ impl Queue {
         if let Some(index) = self.closing.iter().position(&wanted) {
             return self.closing.remove(index);
         }
-        for _ in 0..self.uids.len() {
-            let uid = self.uids.pop_front()?;
-            let jobs = self.jobs.entry(uid).or_default();
+        for _ in 0..self.lanes.len() {
+            let lane = self.lanes.pop_front()?;
+            let jobs = self.jobs.entry(lane).or_default();
             let job = jobs.iter().take(LOOKED_AT).position(&wanted).and_then(|index| jobs.remove(index));
             if jobs.is_empty() {
-                self.jobs.remove(&uid);
+                self.jobs.remove(&lane);
             } else {
-                self.uids.push_back(uid);
+                self.lanes.push_back(lane);
             }
             if job.is_some() {
                 return job;
@@ -369,7 +376,15 @@ mod tests {
             (7, "closing", When::Closing(3)),
         ]);
         assert_eq!(names(&mut queue, |_| true), ["closing", "a", "root", "other", "b", "c"]);
-        assert!(queue.uids.is_empty() && queue.jobs.is_empty());
+        assert!(queue.lanes.is_empty() && queue.jobs.is_empty());
+    }
+
+    #[test]
+    fn a_lookup_does_not_wait_for_reads() {
+        let mut jobs = vec![(7, "read", When::File(1)); 300];
+        jobs.extend([(7, "lookup", When::Lookup), (7, "stat", When::Lookup), (0, "root", When::Lookup)]);
+        let order = names(&mut queue(&jobs), |_| true);
+        assert_eq!(order[..6], ["read", "lookup", "root", "read", "stat", "read"]);
     }
 
     #[test]
