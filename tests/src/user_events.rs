@@ -264,6 +264,16 @@ impl Page {
         at.map(|at| Self(at.cast())).map_err(rustix::io::Errno::raw_os_error)
     }
 
+    /// Writes the first bytes of the page to a file, in one write(2), which reads them from the page.
+    ///
+    /// # Errors
+    /// The errno.
+    pub fn write_to(&self, file: &File, length: usize) -> Answer<usize> {
+        // SAFETY: only the kernel reads the memory, at most the page, which is still mapped.
+        let done = unsafe { libc::write(file.as_raw_fd(), self.0.cast(), length.min(Self::SIZE)) };
+        usize::try_from(done).map_err(|_| number(&io::Error::last_os_error()))
+    }
+
     /// Whether every byte has this value.
     pub fn is_all(&self, byte: u8) -> bool {
         // SAFETY: inside the page, which is still mapped; others may change it, so the read is volatile.

@@ -9,7 +9,7 @@ use std::{
     convert::Infallible,
     fs::File,
     io::{Read as _, Write as _},
-    os::unix::process::CommandExt,
+    os::{fd::AsRawFd as _, unix::process::CommandExt},
     path::Path,
     process::{Command, ExitCode},
     sync::{Arc, Barrier, Mutex, PoisonError},
@@ -39,11 +39,15 @@ fn main() -> ExitCode {
         ["stuck", dir, page] => stuck(dir, page),
         ["flood", dir, count] => flood(dir, number(count)),
         ["page", dir] => page(dir),
+        ["write", file, page, how] => write(Path::new(file), Path::new(page), how),
+        ["reopen", file, page] => reopen(Path::new(file), Path::new(page)),
         ["take", what, dir, tries] => take(what, Path::new(dir), number(tries)),
         ["races", dir, races, seed, micros] => {
             races::run(Path::new(dir), number(races), number(seed), number(micros)).map(|line| said(&line))
         }
-        _ => Err(anyhow!("tracer-user-attack watch|become|crowd|stuck|flood|page|take|races ...")),
+        _ => {
+            Err(anyhow!("tracer-user-attack watch|become|crowd|stuck|flood|page|write|reopen|take|races ..."))
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -110,6 +114,23 @@ fn crowd(dir: &str, page: &str, count: u64) -> anyhow::Result<()> {
     });
     said(&tally.collect::<Vec<_>>().join(", "));
     Ok(())
+}
+
+/// Writes eight bytes of a mapped page to a file, which is opened with `O_APPEND` if `how` is `append`.
+fn write(file: &Path, page: &Path, how: &str) -> anyhow::Result<()> {
+    let file = File::options().write(true).append(how == "append").open(file)?;
+    let page = in_step("the page", Page::of(&File::open(page)?))?;
+    said("writing");
+    said(&format!("written {:?}", page.write_to(&file, 8)));
+    Ok(())
+}
+
+/// Opens a file for reading, and by that descriptor for writing when a line arrives on its standard input.
+fn reopen(file: &Path, page: &Path) -> anyhow::Result<()> {
+    let readable = File::open(file)?;
+    said("opened");
+    std::io::stdin().read_line(&mut String::new())?;
+    write(Path::new(&format!("/proc/self/fd/{}", readable.as_raw_fd())), page, "at once")
 }
 
 /// Acquires more and more of a resource and keeps it. Prints how much was granted, how often it was refused, and the

@@ -5,6 +5,7 @@ mod end;
 mod files;
 mod hostile_input;
 mod mounts;
+mod occupied;
 mod output;
 mod privileges;
 mod stuck_owner;

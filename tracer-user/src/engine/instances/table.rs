@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The exclusive upper bound of ids, which are part of the numbers of files.
-const IDS: u32 = 1 << 24;
+const IDS: u32 = 1 << 22;
 /// Maximum number of instances below the top.
 const INSTANCES_MAX: usize = 1024;
 /// Maximum length of a directory's name in bytes (`NAME_MAX`).

@@ -19,7 +19,7 @@ use fuser::{
 use super::{
     errno::errno,
     hub::{Hub, TTL, kept},
-    ioctl,
+    inodes, ioctl,
     opening::Opening,
     owner::{View, When},
     reads::Read,
@@ -89,21 +89,31 @@ impl Filesystem for Fuse {
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (hub, name) = (Arc::clone(&self.hub), name.to_owned());
-        self.hub.post(request.uid(), "lookup", When::Lookup, move |view| {
+        let uid = request.uid();
+        self.hub.post(uid, "lookup", When::Lookup, move |view| {
             Hub::modules_now(view.engine());
             let found = name.to_str().ok_or(rustix::io::Errno::NOENT);
-            match found.and_then(|name| view.lookup(parent.0, name)) {
-                Ok(found) => reply.entry(&kept(&found), &hub.attr(&found, view.since()), Generation(0)),
+            match found.and_then(|name| view.lookup(inodes::file(parent.0), name)) {
+                Ok(found) => {
+                    let ino = hub.inodes.look_up(&found, uid);
+                    reply.entry(&kept(&found), &hub.attr(&found, ino, view.since()), Generation(0));
+                }
                 Err(error) => reply.error(errno(error)),
             }
         });
     }
 
+    fn forget(&self, _: &Request, ino: INodeNo, lookups: u64) {
+        self.hub.inodes.forget(ino.0, lookups);
+    }
+
     fn getattr(&self, request: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let hub = Arc::clone(&self.hub);
-        self.hub.post(request.uid(), "getattr", When::Lookup, move |view| match view.attributes(ino.0) {
-            Ok(found) => reply.attr(&kept(&found), &hub.attr(&found, view.since())),
-            Err(error) => reply.error(errno(error)),
+        self.hub.post(request.uid(), "getattr", When::Lookup, move |view| {
+            match view.attributes(inodes::file(ino.0)) {
+                Ok(found) => reply.attr(&kept(&found), &hub.attr(&found, ino.0, view.since())),
+                Err(error) => reply.error(errno(error)),
+            }
         });
     }
 
@@ -127,8 +137,9 @@ impl Filesystem for Fuse {
     ) {
         let hub = Arc::clone(&self.hub);
         self.hub.post(request.uid(), "setattr", When::Any, move |view| {
-            match view.change(ino.0, mode.map(|mode| (mode & 0o7777) as u16), uid, gid) {
-                Ok(found) => reply.attr(&kept(&found), &hub.attr(&found, view.since())),
+            let mode = mode.map(|mode| (mode & 0o7777) as u16);
+            match view.change(inodes::file(ino.0), mode, uid, gid) {
+                Ok(found) => reply.attr(&kept(&found), &hub.attr(&found, ino.0, view.since())),
                 Err(error) => reply.error(errno(error)),
             }
         });
@@ -139,11 +150,13 @@ impl Filesystem for Fuse {
         self.hub.post(request.uid(), "mkdir", When::Alone, move |view| {
             let make = |view: &mut View<'_>| {
                 let name = name.to_str().ok_or(rustix::io::Errno::INVAL)?;
-                Ok((view.make_dir(parent.0, name)?, view.since()))
+                Ok((view.make_dir(inodes::file(parent.0), name)?, view.since()))
             };
             let its = Arc::clone(&hub);
             hub.change(view, make, move |made: Result<_, rustix::io::Errno>| match made {
-                Ok((made, since)) => reply.entry(&TTL, &its.attr(&made, since), Generation(0)),
+                Ok((made, since)) => {
+                    reply.entry(&TTL, &its.attr(&made, made.number, since), Generation(0));
+                }
                 Err(error) => reply.error(errno(error)),
             });
         });
@@ -153,7 +166,7 @@ impl Filesystem for Fuse {
         let (hub, name) = (Arc::clone(&self.hub), name.to_owned());
         self.hub.post(request.uid(), "rmdir", When::Alone, move |view| {
             let remove = |view: &mut View<'_>| {
-                view.remove_dir(parent.0, name.to_str().ok_or(rustix::io::Errno::NOENT)?)
+                view.remove_dir(inodes::file(parent.0), name.to_str().ok_or(rustix::io::Errno::NOENT)?)
             };
             hub.change(view, remove, move |done| match done {
                 Ok(()) => reply.ok(),
@@ -303,6 +316,7 @@ impl Filesystem for Fuse {
         let (hub, handle) = (Arc::clone(&self.hub), handle.0);
         hub.waits.forget(handle);
         hub.streams.close(handle);
+        hub.updater.close_page(handle);
         // A release has no uid.
         self.hub.post(0, "release", When::Closing(handle), move |view| {
             view.close(handle);
@@ -323,17 +337,19 @@ impl Filesystem for Fuse {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        self.hub.post(request.uid(), "readdir", When::Lookup, move |view| match view.list(ino.0) {
-            Ok(all) => {
-                for (index, (number, name, is_dir)) in (0..).zip(all).skip(offset as usize) {
-                    let kind = if is_dir { FileType::Directory } else { FileType::RegularFile };
-                    if reply.add(INodeNo(number), index + 1, kind, name) {
-                        break;
+        self.hub.post(request.uid(), "readdir", When::Lookup, move |view| {
+            match view.list(inodes::file(ino.0)) {
+                Ok(all) => {
+                    for (index, (number, name, is_dir)) in (0..).zip(all).skip(offset as usize) {
+                        let kind = if is_dir { FileType::Directory } else { FileType::RegularFile };
+                        if reply.add(INodeNo(number), index + 1, kind, name) {
+                            break;
+                        }
                     }
+                    reply.ok();
                 }
-                reply.ok();
+                Err(error) => reply.error(errno(error)),
             }
-            Err(error) => reply.error(errno(error)),
         });
     }
 

@@ -13,6 +13,7 @@ use fuser::{FileAttr, FileType, INodeNo};
 use tokio::sync::Notify;
 
 use super::{
+    inodes::Inodes,
     lookups::Lookups,
     notify::ProgramUpdater,
     owner::{Jobs, OWN, View, When},
@@ -34,8 +35,8 @@ use crate::{
     ring::Waiter,
 };
 
-/// How long the kernel may cache names and attributes, except those of removable events ([`kept`]). Their numbers keep
-/// their meaning, and all changes are requests of the kernel.
+/// How long the kernel may cache names and attributes of directories, except those of removable events ([`kept`]).
+/// Their numbers keep their meaning, and all changes are requests of the kernel.
 pub(in crate::fs) const TTL: Duration = Duration::from_secs(3600);
 /// How long changes by programs (user events) can wait until they are saved: a program can make many changes.
 const SAVE_INTERVAL: Duration = Duration::from_millis(100);
@@ -43,9 +44,10 @@ const SAVE_INTERVAL: Duration = Duration::from_millis(100);
 /// How long one job collects records, of all instances.
 const STEP: Duration = Duration::from_millis(20);
 
-/// How long the kernel may cache a name: not at all for dynamic events and their systems, which can be removed.
+/// How long the kernel may cache a name: not at all for files, whose inode depends on the uid ([`Inodes`]), and for
+/// dynamic events and their systems, which can be removed.
 pub(in crate::fs) fn kept(attributes: &Attributes) -> Duration {
-    if attributes.lasting { TTL } else { Duration::ZERO }
+    if attributes.lasting && attributes.is_dir { TTL } else { Duration::ZERO }
 }
 
 /// The shared state.
@@ -55,6 +57,8 @@ pub(in crate::fs) struct Hub {
     pub(in crate::fs) waits: Waits,
     /// Streams of pages that are open for reading.
     pub(in crate::fs) streams: Streams,
+    /// The inodes that the kernel knows.
+    pub(in crate::fs) inodes: Inodes,
     state_file: Option<Mutex<StateFile>>,
     /// When changes by programs are to be saved.
     save_at: Mutex<Option<Instant>>,
@@ -107,6 +111,7 @@ impl Hub {
             jobs,
             waits: Waits::default(),
             streams: Streams::default(),
+            inodes: Inodes::default(),
             state_file: state_file.map(Mutex::new),
             save_at: Mutex::default(),
             updater,
@@ -339,10 +344,11 @@ impl Hub {
         });
     }
 
-    pub(in crate::fs) fn attr(&self, attributes: &Attributes, since: SystemTime) -> FileAttr {
+    /// The attributes of an inode in FUSE's form.
+    pub(in crate::fs) fn attr(&self, attributes: &Attributes, ino: u64, since: SystemTime) -> FileAttr {
         FileAttr {
-            ino: INodeNo(attributes.number),
-            size: if self.streams.is_open(attributes.number) { streams::SIZE } else { attributes.size },
+            ino: INodeNo(ino),
+            size: if self.streams.is_open(ino) { streams::SIZE } else { attributes.size },
             blocks: 0,
             atime: since,
             mtime: since,

@@ -5,9 +5,12 @@
 //! which programs map. It holds neither the tree nor a FUSE request meanwhile: the kernel may first read a page of
 //! the mirror, which is another request.
 
-use std::sync::{
-    Arc, Mutex, OnceLock, PoisonError, Weak,
-    mpsc::{Sender, channel},
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        mpsc::{Sender, channel},
+    },
 };
 
 use fuser::{INodeNo, Notifier};
@@ -26,6 +29,8 @@ struct Job {
 /// Access to the status page and to the kernel, for the thread.
 struct StatusPage {
     tree: Weak<Jobs>,
+    /// The inode of each open file by handle. Each uid has an inode of its own, and a mapping keeps its file open.
+    open: Mutex<HashMap<u64, u64>>,
     /// Empty until the file system is mounted.
     notifier: OnceLock<Notifier>,
 }
@@ -39,13 +44,24 @@ pub(in crate::fs) struct ProgramUpdater {
 impl ProgramUpdater {
     /// Creates the updater for the tree that these jobs own.
     pub(in crate::fs) fn new(tree: &Arc<Jobs>) -> Self {
-        let page = StatusPage { tree: Arc::downgrade(tree), notifier: OnceLock::new() };
+        let page =
+            StatusPage { tree: Arc::downgrade(tree), open: Mutex::default(), notifier: OnceLock::new() };
         Self { page: Arc::new(page), jobs: Mutex::default() }
     }
 
     /// Sets the notifier of the mounted file system.
     pub(in crate::fs) fn notify_by(&self, notifier: Notifier) {
         let _ = self.page.notifier.set(notifier);
+    }
+
+    /// Adds an open file of the status page.
+    pub(in crate::fs) fn open_page(&self, handle: u64, ino: u64) {
+        self.page.open().insert(handle, ino);
+    }
+
+    /// Removes an open file; does nothing for other files.
+    pub(in crate::fs) fn close_page(&self, handle: u64) {
+        self.page.open().remove(&handle);
     }
 
     /// Performs the updates of programs and then calls `then`, immediately if there are no updates.
@@ -105,19 +121,22 @@ fn start(page: Arc<StatusPage>) -> Option<Sender<Job>> {
 }
 
 impl StatusPage {
+    fn open(&self) -> MutexGuard<'_, HashMap<u64, u64>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Writes the page to the kernel's page cache, where existing mappings see it, or drops it from there if `stale`.
     fn put(&self, stale: bool) {
         let Some(jobs) = self.tree.upgrade() else { return };
-        let (ino, page) = {
-            let mut tree = jobs.lend();
-            let Ok(ino) = tree.find("user_events_status") else { return };
-            (INodeNo(ino), tree.engine().user().page().to_vec())
-        };
+        let page = jobs.lend().engine().user().page().to_vec();
         let Some(notifier) = self.notifier.get() else { return };
-        let done = if stale { notifier.inval_inode(ino, 0, -1) } else { notifier.store(ino, 0, &page) };
-        if let Err(error) = done {
-            // The kernel has not looked the file up yet.
-            tracing::debug!("no status page: {error}");
+        let inodes: BTreeSet<u64> = self.open().values().copied().collect();
+        for ino in inodes.into_iter().map(INodeNo) {
+            let done = if stale { notifier.inval_inode(ino, 0, -1) } else { notifier.store(ino, 0, &page) };
+            if let Err(error) = done {
+                // The file was closed, and the kernel has forgotten it.
+                tracing::debug!("no status page: {error}");
+            }
         }
     }
 }

@@ -7,6 +7,7 @@ use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyOpen};
 use super::{
     errno::errno,
     hub::Hub,
+    inodes,
     owner::{View, When},
     reads::PATIENCE,
 };
@@ -49,17 +50,18 @@ impl Opening {
         put_off: u32,
     ) {
         let Self { ino, mut access, pid, .. } = self;
+        let file = inodes::file(ino);
         // Shells open with `O_TRUNC` for each `>`. Only emptying a file must wait for the operation that is running.
-        access.truncate &= access.write && view.truncates(ino);
+        access.truncate &= access.write && view.truncates(file);
         if access.truncate && when != When::Alone {
             return self.queue(hub, When::Alone, reply, charge, put_off);
         }
         Hub::modules_now(view.engine());
         // A reader of `trace` starts with the records that exist now.
-        if access.read && put_off < PATIENCE && !view.settle_file(ino) {
+        if access.read && put_off < PATIENCE && !view.settle_file(file) {
             return self.queue(hub, when, reply, charge, put_off + 1);
         }
-        let (handle, stream) = match view.open(ino, access, pid) {
+        let (handle, stream) = match view.open(file, access, pid) {
             Ok(opened) => opened,
             Err(error) if access.truncate => {
                 return hub.change(view, |_| (), move |()| reply.error(errno(error)));
@@ -70,8 +72,11 @@ impl Opening {
         // Files have no size, and the kernel must not cache their contents. Older kernels can map a file only without
         // direct I/O.
         let mut how = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH;
-        if !hub.maps_directly() && view.page(handle).is_some() {
-            how = FopenFlags::FOPEN_NOFLUSH;
+        if view.page(handle).is_some() {
+            hub.updater.open_page(handle, ino);
+            if !hub.maps_directly() {
+                how = FopenFlags::FOPEN_NOFLUSH;
+            }
         }
         if stream {
             how |= FopenFlags::FOPEN_NONSEEKABLE | FopenFlags::FOPEN_STREAM;

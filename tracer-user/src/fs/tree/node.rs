@@ -47,6 +47,8 @@ pub(in crate::fs) struct Node {
 
 /// The number of the root in FUSE (`FUSE_ROOT_ID`).
 pub(in crate::fs) const ROOT: u64 = 1;
+/// A number has this many bits at most.
+pub(in crate::fs) const NUMBER_BITS: u32 = 53;
 
 impl Node {
     /// The node of a directory.
@@ -54,7 +56,7 @@ impl Node {
         Self { instance, dir, entry: 0 }
     }
 
-    /// The number: 24 bits of instance, 4 of kind, 20 of index, 12 of entry; plus 1, so that the root has [`ROOT`].
+    /// The number: 22 bits of instance, 3 of kind, 20 of index, 8 of entry; plus 1, so that the root has [`ROOT`].
     pub(in crate::fs) fn number(self) -> u64 {
         let (kind, index) = match self.dir {
             Dir::Instance => (0, 0),
@@ -66,15 +68,15 @@ impl Node {
             Dir::Options => (6, 0),
             Dir::Instances => (7, 0),
         };
-        (u64::from(self.instance.get()) << 36 | kind << 32 | u64::from(index) << 12 | u64::from(self.entry))
+        (u64::from(self.instance.get()) << 31 | kind << 28 | u64::from(index) << 8 | u64::from(self.entry))
             + ROOT
     }
 
     /// The node of a number. It need not exist.
     pub(in crate::fs) fn of(number: u64) -> Option<Self> {
         let number = number.checked_sub(ROOT)?;
-        let index = (number >> 12 & 0xf_ffff) as u32;
-        let dir = match number >> 32 & 0xf {
+        let index = (number >> 8 & 0xf_ffff) as u32;
+        let dir = match number >> 28 & 7 {
             0 => Dir::Instance,
             1 => Dir::Events,
             2 => Dir::System(SystemId::new(index)),
@@ -82,10 +84,9 @@ impl Node {
             4 => Dir::PerCpu,
             5 => Dir::Cpu(index),
             6 => Dir::Options,
-            7 => Dir::Instances,
-            _ => return None,
+            _ => Dir::Instances,
         };
-        Some(Self { instance: InstanceId::new((number >> 36) as u32), dir, entry: (number & 0xfff) as u32 })
+        Some(Self { instance: InstanceId::new((number >> 31) as u32), dir, entry: (number & 0xff) as u32 })
     }
 
     pub(in crate::fs) fn is_dir(self) -> bool {
@@ -291,6 +292,7 @@ mod tests {
             for (instance, entry) in [(0, 0), (1, 7), (100_000, 40)] {
                 let node = Node { instance: InstanceId::new(instance), dir, entry };
                 assert_eq!(Node::of(node.number()), Some(node));
+                assert!(node.number() < 1 << NUMBER_BITS);
             }
         }
         assert_eq!(Node::dir(InstanceId::TOP, Dir::Instance).number(), ROOT);
