@@ -103,8 +103,9 @@ pub(super) fn build(arch: Arch, profile: Profile, all: bool) -> Result<Built> {
     host::step(format!("Building the tests ({})", arch.name()));
     let (mut cargo, _) = build::user_cargo(arch)?;
     // One command for programs and tests, so that dependencies are compiled once.
-    cargo.args(["build", "--workspace"]);
-    cargo.args(if all { &["--all-targets"][..] } else { &["--bins", "--examples", "--test", "*"] });
+    cargo.args(["build", "--workspace", "--bins", "--examples"]);
+    // With `--all-targets` cargo would also build the tests of libraries that have none.
+    cargo.args(if all { &["--tests", "--bench", "*"][..] } else { &["--test", "*"] });
     cargo.args(profile.flag());
     let rendered = if std::io::stderr().is_terminal() { ",json-diagnostic-rendered-ansi" } else { "" };
     cargo.arg(format!("--message-format=json{rendered}"));
