@@ -78,8 +78,6 @@ pub(super) struct Spaces {
     tasks: BTreeMap<u32, Task>,
     /// The last thread that sent a request, and its process.
     last_caller: Option<(u32, u32)>,
-    /// Lanes of processes, and the number of spaces of each.
-    lanes: HashMap<u32, (u64, usize)>,
     /// Lists that contain an event.
     by_event: HashMap<EventId, BTreeSet<u64>>,
     keys: u64,
@@ -170,14 +168,6 @@ impl Spaces {
         self.all.contains_key(&number)
     }
 
-    /// The lane of a process, with one more user.
-    fn lane(&mut self, process: u32, uid: u32) -> Option<u64> {
-        let memory = self.memory.as_ref()?;
-        let (lane, spaces) = self.lanes.entry(process).or_insert_with(|| (memory.lane(uid), 0));
-        *spaces += 1;
-        Some(*lane)
-    }
-
     fn key(&mut self) -> u64 {
         self.keys += 1;
         self.keys
@@ -214,7 +204,9 @@ impl Spaces {
         if let Some(follow) = &self.follow {
             follow.add(process, mark).map_err(|_| Errno::NOMEM)?;
         }
-        let lane = self.lane(process, requester.uid).ok_or(Errno::NOMEM)?;
+        // Each address space has a lane of its own. The process's id may also be that of an ended process whose
+        // address space others still use.
+        let lane = self.memory.as_ref().ok_or(Errno::NOMEM)?.lane(requester.uid);
         let list = self.key();
         let spaces = BTreeSet::from([requester.look]);
         self.lists.insert(list, EnablerList { spaces, ..EnablerList::default() });
@@ -476,7 +468,7 @@ impl Spaces {
             let Some((process, uid)) = self.all.get(number).map(|space| (space.process, space.uid)) else {
                 continue;
             };
-            let lane = self.lane(process, uid);
+            let lane = self.memory.as_ref().map(|memory| memory.lane(uid));
             let Some(space) = self.all.get_mut(number) else { continue };
             space.lane = lane;
             // The id of a process is that of its first thread. If the child executes another program by now, its
@@ -506,13 +498,7 @@ impl Spaces {
         }
         let (Some(memory), Some(lane)) = (&self.memory, space.lane) else { return };
         memory.forget(number);
-        if let Some((_, spaces)) = self.lanes.get_mut(&space.process) {
-            *spaces -= 1;
-            if *spaces == 0 {
-                memory.close_lane(lane);
-                self.lanes.remove(&space.process);
-            }
-        }
+        memory.close_lane(lane);
     }
 
     /// Number of processes and of address spaces, to check that none remains.

@@ -30,7 +30,7 @@ fn spaces() -> (Spaces, ClientMemory) {
 }
 
 /// This process's address space under a number, as a request would provide it.
-fn own(memory: &ClientMemory, spaces: &mut Spaces) -> (u64, Seen) {
+fn own(memory: &ClientMemory) -> (u64, Seen) {
     // A thread outside of ioctl(2) is refused, so the space is opened by its identity, like a child's.
     let (send, receive) = channel();
     let look = Look { thread: 1, uid: 0, number: 0, known: 0, structure: 0, text: Text::None };
@@ -39,8 +39,7 @@ fn own(memory: &ClientMemory, spaces: &mut Spaces) -> (u64, Seen) {
     assert!(receive.recv().unwrap().1.is_err());
     let identity = client_memory::identity_of(std::process::id()).unwrap();
     let number = memory.number();
-    let lane = spaces.lane(std::process::id(), 0).unwrap();
-    spaces.lanes.get_mut(&std::process::id()).unwrap().1 -= 1;
+    let lane = memory.lane(0);
     memory.open(number, 0, std::process::id(), &Arc::from(&identity[..]), lane);
     let seen = Seen {
         process: std::process::id(),
@@ -107,7 +106,7 @@ fn a_registration_is_updated_and_ends_with_its_last_task() {
     let task = std::process::id();
     let word = Box::new(0_u32);
     let at = std::ptr::from_ref(&*word).expose_provenance() as u64;
-    let (look, seen) = own(&memory, &mut spaces);
+    let (look, seen) = own(&memory);
     let requester = Requester { task, uid: 0, look, seen: &seen };
     spaces.identify(requester);
     let bit_write = spaces.register_bit(requester, EVENT, (at, 9), true).unwrap();
@@ -133,14 +132,14 @@ fn a_registration_is_updated_and_ends_with_its_last_task() {
     assert_eq!((value(&word), spaces.uses(EVENT), spaces.released.clone()), (0, 0, vec![EVENT]));
     assert_eq!(spaces.forget(77, at, 9).err(), Some(Errno::NOENT));
     spaces.gone(77);
-    assert_eq!((spaces.counts(), spaces.lanes.len()), ((0, 0), 0));
+    assert_eq!(spaces.counts(), (0, 0));
     drop(word);
 }
 
 #[test]
 fn a_task_with_another_address_space_loses_its_registrations() {
     let (mut spaces, memory) = spaces();
-    let (look, seen) = own(&memory, &mut spaces);
+    let (look, seen) = own(&memory);
     let seen = Seen { process: 5, ..seen };
     let requester = Requester { task: 5, uid: 7, look, seen: &seen };
     spaces.register_bit(requester, EVENT, (64, 0), false).unwrap();
@@ -153,7 +152,7 @@ fn a_task_with_another_address_space_loses_its_registrations() {
     let other = Seen { identity: vec![1; 16], ..seen.clone() };
     spaces.identify(Requester { seen: &other, ..requester });
     assert!(!spaces.has(5, 64, 0));
-    let (look, seen) = own(&memory, &mut spaces);
+    let (look, seen) = own(&memory);
     let seen = Seen { process: 5, ..seen };
     spaces.register_bit(Requester { look, seen: &seen, ..requester }, EVENT, (64, 0), false).unwrap();
     let dead = Seen { alive: false, ..seen };
@@ -165,7 +164,7 @@ fn a_task_with_another_address_space_loses_its_registrations() {
 fn a_child_that_executes_another_program_has_no_registrations() {
     let (mut spaces, memory) = spaces();
     let task = std::process::id();
-    let (look, seen) = own(&memory, &mut spaces);
+    let (look, seen) = own(&memory);
     let requester = Requester { task, uid: 0, look, seen: &seen };
     spaces.register_bit(requester, EVENT, (64, 0), false).unwrap();
     let mut child = std::process::Command::new("cat");
@@ -189,7 +188,7 @@ fn a_child_that_executes_another_program_has_no_registrations() {
 #[test]
 fn the_addresses_of_a_uid_are_limited() {
     let (mut spaces, memory) = spaces();
-    let (look, seen) = own(&memory, &mut spaces);
+    let (look, seen) = own(&memory);
     let seen = Seen { process: 5, ..seen };
     let requester = Requester { task: 5, uid: 7, look, seen: &seen };
     let limit = Kind::Enablers.limits().per_uid as u64;
@@ -203,9 +202,29 @@ fn the_addresses_of_a_uid_are_limited() {
     assert_eq!(spaces.quotas.used(7, Kind::Enablers), 0);
 }
 
+#[test]
+fn a_process_does_not_get_the_lane_of_another_with_its_id() {
+    let (mut spaces, memory) = spaces();
+    let (look, seen) = own(&memory);
+    let seen = Seen { process: 5, ..seen };
+    let first = Requester { task: 5, uid: 7, look, seen: &seen };
+    let old = spaces.register_bit(first, EVENT, (64, 0), false).unwrap();
+    // A process that shares the memory outlives the first one, whose id a process of root's gets.
+    spaces.take(birth(5, 6, 1));
+    spaces.gone(5);
+    let (look, seen) = own(&memory);
+    let seen = Seen { process: 5, ..seen };
+    let later = Requester { task: 5, uid: 0, look, seen: &seen };
+    let new = spaces.register_bit(later, EVENT, (64, 0), false).unwrap();
+    assert_ne!(new.lane, old.lane);
+    assert_eq!(spaces.forget(6, 64, 0).unwrap().lane, old.lane);
+    assert_eq!(spaces.forget(5, 64, 0).unwrap().lane, new.lane);
+    spaces.check();
+}
+
 /// A process (5, of uid 7) with registrations for some addresses.
 fn asked_much(spaces: &mut Spaces, memory: &ClientMemory, addresses: u32) -> Seen {
-    let (look, seen) = own(memory, spaces);
+    let (look, seen) = own(memory);
     let seen = Seen { process: 5, ..seen };
     let requester = Requester { task: 5, uid: 7, look, seen: &seen };
     for at in 0..addresses {
@@ -225,7 +244,7 @@ fn a_birth_copies_no_registrations() {
         let by_event: usize = spaces.by_event.values().map(BTreeSet::len).sum();
         (spaces.lists.len(), *number, list.enablers.len(), by_event)
     };
-    let (before, lanes) = (shared(&spaces), spaces.lanes.len());
+    let before = shared(&spaces);
     assert_eq!((before.0, before.2, before.3), (1, ADDRESSES, 500));
     for child in 1000..3000 {
         let birth = birth(5, child, 0);
@@ -236,7 +255,7 @@ fn a_birth_copies_no_registrations() {
         assert_eq!((spaces.counts(), shared(&spaces)), ((1, 1), before));
     }
     // Processes that have ended are not opened.
-    assert!(spaces.open_born().is_empty() && spaces.lanes.len() == lanes);
+    assert!(spaces.open_born().is_empty());
     assert_eq!(spaces.quotas.used(7, Kind::Enablers), ADDRESSES);
     spaces.check();
     assert_eq!(spaces.uses(EventId::new(7)), 4);
@@ -274,7 +293,7 @@ fn a_child_has_its_own_copy() {
 #[test]
 fn every_process_that_takes_part_counts() {
     let (mut spaces, memory) = spaces();
-    let (look, seen) = own(&memory, &mut spaces);
+    let (look, seen) = own(&memory);
     let seen = Seen { process: 5, ..seen };
     spaces.register_bit(Requester { task: 5, uid: 7, look, seen: &seen }, EVENT, (64, 0), false).unwrap();
     let limit = Kind::AddressSpaces.limits().per_uid;
