@@ -17,7 +17,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect};
+use rustix::mm::{MapFlags, MprotectFlags, MsyncFlags, ProtFlags, mmap, mmap_anonymous, mprotect};
 
 /// `DIAG_IOCSREG`, `DIAG_IOCSDEL` and `DIAG_IOCSUNREG`.
 pub const REGISTER: u32 = 0xc008_2a00;
@@ -272,6 +272,16 @@ impl Page {
         // SAFETY: only the kernel reads the memory, at most the page, which is still mapped.
         let done = unsafe { libc::write(file.as_raw_fd(), self.0.cast(), length.min(Self::SIZE)) };
         usize::try_from(done).map_err(|_| number(&io::Error::last_os_error()))
+    }
+
+    /// Writes a shared page back to its file (msync(2)).
+    ///
+    /// # Errors
+    /// The errno.
+    pub fn sync(&self) -> Answer<()> {
+        // SAFETY: the page is still mapped.
+        let done = unsafe { rustix::mm::msync(self.0.cast(), Self::SIZE, MsyncFlags::SYNC) };
+        done.map_err(rustix::io::Errno::raw_os_error)
     }
 
     /// Whether every byte has this value.

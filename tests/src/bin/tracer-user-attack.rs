@@ -40,14 +40,15 @@ fn main() -> ExitCode {
         ["flood", dir, count] => flood(dir, number(count)),
         ["page", dir] => page(dir),
         ["write", file, page, how] => write(Path::new(file), Path::new(page), how),
+        ["map", file, first, second] => map(Path::new(file), first, second),
         ["reopen", file, page] => reopen(Path::new(file), Path::new(page)),
         ["take", what, dir, tries] => take(what, Path::new(dir), number(tries)),
         ["races", dir, races, seed, micros] => {
             races::run(Path::new(dir), number(races), number(seed), number(micros)).map(|line| said(&line))
         }
-        _ => {
-            Err(anyhow!("tracer-user-attack watch|become|crowd|stuck|flood|page|write|reopen|take|races ..."))
-        }
+        _ => Err(anyhow!(
+            "tracer-user-attack watch|become|crowd|stuck|flood|page|write|map|reopen|take|races ..."
+        )),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -122,6 +123,21 @@ fn write(file: &Path, page: &Path, how: &str) -> anyhow::Result<()> {
     let page = in_step("the page", Page::of(&File::open(page)?))?;
     said("writing");
     said(&format!("written {:?}", page.write_to(&file, 8)));
+    Ok(())
+}
+
+/// Writes text to a file, then maps the file, and writes other text by the mapping.
+fn map(file: &Path, first: &str, second: &str) -> anyhow::Result<()> {
+    let mut file = File::options().read(true).write(true).open(file)?;
+    // The kernel takes the length of what was written for the size of the file.
+    file.write_all(first.as_bytes())?;
+    match Page::fixed(ONES, Some(&file)) {
+        Ok(page) => {
+            page.put(0, second.as_bytes());
+            said(&format!("synced {:?}", page.sync()));
+        }
+        Err(errno) => said(&format!("not mapped {errno}")),
+    }
     Ok(())
 }
 

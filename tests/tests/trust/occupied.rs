@@ -1,9 +1,9 @@
-//! A client that occupies a file or a directory for as long as it likes. The victims use the same file and the same
-//! directory.
+//! A client that occupies a file or a directory for as long as it likes. The victims use the same.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Stdio};
 use std::sync::mpsc::channel;
@@ -185,6 +185,37 @@ fn what_another_user_does_with_a_file_is_seen_by_all() {
         ensure!(fs::metadata(&file)?.permissions().mode() & 0o777 == 0o600);
         ensure!(look(OTHER, "%a")?.starts_with("600\n"));
         ensure!(text(dir, "trace")?.contains(": mine"), "no mark");
+        mirror.stop()?.success().map(drop)
+    });
+}
+
+#[test]
+fn a_shared_mapping_writes_nothing() {
+    host::as_root(|| {
+        let mirror = Mounted::start("write-back")?;
+        let dir = mirror.dir();
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
+        for (name, first, second) in
+            [("synthetic_events", "mine u32 a\n", "more u32 a\n"), ("trace_marker", "mine 1\n", "more 1\n")]
+        {
+            let file = dir.join(name);
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o666))?;
+            let path = file.to_str().context("a path")?;
+            let mut attacker = Client::start(ATTACKER, &["map", path, first, second])?;
+            // Kernels before 6.6 do not map files with direct I/O. Others may know that the file is empty.
+            let expected = [format!("synced Err({})", libc::EIO), format!("not mapped {}", libc::ENODEV)];
+            match attacker.line() {
+                Ok(line) => ensure!(expected.contains(&line), "{name}: {line}"),
+                Err(_) => ensure!(attacker.child.wait()?.signal() == Some(libc::SIGBUS), "{name}"),
+            }
+        }
+        ensure!(
+            text(dir, "synthetic_events")?.trim_end() == "mine\tu32 a",
+            "{}",
+            text(dir, "synthetic_events")?
+        );
+        let trace = text(dir, "trace")?;
+        ensure!(trace.contains(": mine 1") && !trace.contains("more"), "{trace}");
         mirror.stop()?.success().map(drop)
     });
 }

@@ -245,11 +245,16 @@ impl Filesystem for Fuse {
         handle: FileHandle,
         offset: u64,
         data: &[u8],
-        _: WriteFlags,
+        flags: WriteFlags,
         _: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        // The kernel writes a page of a shared mapping back in nobody's name. No file of tracefs can be mapped to
+        // write.
+        if flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            return reply.error(Errno::EIO);
+        }
         let answer = move |done: Result<usize, _>| match done {
             Ok(taken) => reply.written(taken as u32),
             Err(error) => reply.error(errno(error)),
