@@ -6,7 +6,10 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use super::page::{Page, PageSize, Place};
+use super::{
+    kinds::KindCounts,
+    page::{Page, PageSize, Place},
+};
 
 /// Smallest number of pages of a buffer.
 const LEAST_PAGES: usize = 2;
@@ -41,6 +44,8 @@ pub struct CpuBuffer {
     stats: Stats,
     /// Records overwritten since the last one that was consumed.
     lost: u64,
+    /// Counts the kinds of records in the pages.
+    kinds: KindCounts,
 }
 
 impl CpuBuffer {
@@ -55,13 +60,26 @@ impl CpuBuffer {
             overwrite: true,
             stats: Stats::default(),
             lost: 0,
+            kinds: KindCounts::default(),
         }
+    }
+
+    /// Counts the kinds of records in pages that are added from now on.
+    pub(super) fn count_kinds(&mut self, counts: &KindCounts) {
+        self.kinds = counts.clone();
     }
 
     /// An empty buffer with the same settings.
     #[must_use]
     pub fn empty_copy(&self) -> Self {
-        Self { overwrite: self.overwrite, ..Self::new(self.requested, self.page) }
+        let kinds = self.kinds.clone();
+        Self { overwrite: self.overwrite, kinds, ..Self::new(self.requested, self.page) }
+    }
+
+    /// An empty buffer of the same size and settings, in pages of this size.
+    #[must_use]
+    pub fn with_page(&self, page: PageSize) -> Self {
+        Self { requested: self.size(), page, ..self.empty_copy() }
     }
 
     /// Bytes of records that the buffer can hold (`ring_buffer_size()`): the requested bytes, rounded up to pages.
@@ -129,7 +147,7 @@ impl CpuBuffer {
     }
 
     fn push_on_new_page(&mut self, time: u64, payload: &[u8]) -> bool {
-        let mut page = Page::new(self.page);
+        let mut page = Page::new(self.page, &self.kinds);
         if !page.push(time, payload) {
             return false;
         }

@@ -2,14 +2,17 @@
 //! these pages, and `trace` decodes them on read.
 //!
 //! [`page`] is one page, [`cpu`] one CPU's buffer with its counts. [`reader`] reads across CPUs in time order, and
-//! [`clock`] converts the stamps of records into times of the trace clock. This module does not interpret records.
+//! [`clock`] converts the stamps of records into times of the trace clock. [`kinds`] counts the pages with records of
+//! defined events. Otherwise this module does not interpret records.
 
 pub mod clock;
 mod cpu;
+mod kinds;
 mod page;
 mod reader;
 
 pub use cpu::{CpuBuffer, Stats};
+pub use kinds::KindCounts;
 pub use page::{HEAD, Page, PageSize};
 pub use reader::{Entry, Reader};
 
@@ -23,6 +26,11 @@ impl TraceBuffer {
     /// Creates buffers for this many CPUs, each of this many bytes, in pages of this size.
     pub fn new(cpus: u32, bytes: usize, page: PageSize) -> Self {
         Self { cpus: (0..cpus).map(|_| CpuBuffer::new(bytes, page)).collect() }
+    }
+
+    /// Counts the kinds of records that are added from now on.
+    pub fn count_kinds(&mut self, counts: &KindCounts) {
+        self.cpus.iter_mut().for_each(|buffer| buffer.count_kinds(counts));
     }
 
     /// Empty buffers with the same settings.

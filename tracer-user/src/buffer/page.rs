@@ -2,6 +2,8 @@
 //! `events/header_page` and `events/header_event`). A page has a time, a number of bytes, and records. Each record
 //! starts with a header word: five bits of type, and 27 bits of time since the previous record.
 
+use super::kinds::{KindCounts, PageKinds};
+
 /// Bytes before the records: `timestamp` and `commit`.
 pub const HEAD: usize = 16;
 /// Bits of time in a header word.
@@ -50,13 +52,14 @@ impl PageSize {
 }
 
 /// A page. Records are appended. To insert a late record, the younger ones are removed and appended again.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Page {
     bytes: Vec<u8>,
     size: PageSize,
     start: u64,
     last: u64,
     records: u64,
+    kinds: PageKinds,
 }
 
 /// A position in a page: the offset of the next record's header, and the time before it.
@@ -67,9 +70,9 @@ pub struct Place {
 }
 
 impl Page {
-    /// An empty page.
-    pub fn new(size: PageSize) -> Self {
-        Self { bytes: Vec::new(), size, start: 0, last: 0, records: 0 }
+    /// An empty page, which counts its kinds of records.
+    pub fn new(size: PageSize, counts: &KindCounts) -> Self {
+        Self { bytes: Vec::new(), size, start: 0, last: 0, records: 0, kinds: PageKinds::new(counts) }
     }
 
     /// The longest payload that fits a page of this size.
@@ -117,6 +120,7 @@ impl Page {
         self.bytes.resize(self.bytes.len() + padded - payload.len(), 0);
         self.last = time;
         self.records += 1;
+        self.kinds.add(payload);
         true
     }
 
@@ -195,6 +199,10 @@ impl Page {
 mod tests {
     use super::*;
 
+    fn empty() -> Page {
+        Page::new(PageSize::LEAST, &KindCounts::default())
+    }
+
     /// Everything that a page holds.
     fn read(page: &Page) -> Vec<(u64, Vec<u8>)> {
         let mut place = page.first();
@@ -208,7 +216,7 @@ mod tests {
 
     #[test]
     fn records_are_read_unchanged() {
-        let mut page = Page::new(PageSize::LEAST);
+        let mut page = empty();
         let written = [
             (1000, vec![1; 8]),
             (1000, vec![2; 4 * SHORT_WORDS]),
@@ -225,20 +233,20 @@ mod tests {
 
     #[test]
     fn payloads_are_padded_and_times_do_not_go_back() {
-        let mut page = Page::new(PageSize::LEAST);
+        let mut page = empty();
         assert!(page.push(50, &[9; 9]) && page.push(40, &[1]));
         assert_eq!(read(&page), [(50, [[9; 9].as_slice(), &[0; 3]].concat()), (50, vec![1, 0, 0, 0])]);
     }
 
     #[test]
     fn a_page_is_filled_to_its_last_byte_and_no_further() {
-        let mut page = Page::new(PageSize::LEAST);
+        let mut page = empty();
         // 4,080 bytes: 255 records of 16 bytes.
         let count = (0..1000).take_while(|time| page.push(*time, &[0; 12])).count();
         assert_eq!((count, page.used()), (255, 4080));
-        let mut page = Page::new(PageSize::LEAST);
+        let mut page = empty();
         assert!(page.push(1, &vec![7; Page::longest(PageSize::LEAST)]));
-        assert!(!Page::new(PageSize::LEAST).push(1, &[0; 4090]));
+        assert!(!empty().push(1, &[0; 4090]));
     }
 
     #[test]
@@ -258,11 +266,11 @@ mod tests {
 
     #[test]
     fn every_time_is_encoded() {
-        let mut page = Page::new(PageSize::LEAST);
+        let mut page = empty();
         for time in [u64::MAX, 0, u64::MAX - 1] {
             assert!(page.push(time, &[1; 4]));
         }
-        let mut page = Page::new(PageSize::LEAST);
+        let mut page = empty();
         for time in [0, u64::MAX, 7] {
             assert!(page.push(time, &[1; 4]));
         }
@@ -271,7 +279,7 @@ mod tests {
 
     #[test]
     fn exported_pages_are_the_kernels() {
-        let mut page = Page::new(PageSize::LEAST);
+        let mut page = empty();
         page.push(100, &[1; 8]);
         page.push(107, &[2; 8]);
         let (_, _, second) = page.record(page.first()).unwrap();

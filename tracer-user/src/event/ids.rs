@@ -4,7 +4,13 @@
 //! The engine's registries assign them, and the inode numbers of the mirror contain them. Other code passes them on
 //! unchanged.
 
-use std::fmt;
+use std::{fmt, ops::Range};
+
+use tracer_abi::control;
+
+/// The ids of events that the kernel does not know. A record begins with the id of its event. The kernel counts its own
+/// ids from 1 and has some thousands.
+pub const DEFINED_IDS: Range<u16> = 0x8000..control::FIRST;
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {

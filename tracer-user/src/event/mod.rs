@@ -15,4 +15,4 @@ pub mod user;
 pub use catalogue::{Catalogue, Glob};
 pub use field::{Field, FieldClass};
 pub use format::{Format, FormatError};
-pub use ids::{EventId, InstanceId, Slot, SystemId};
+pub use ids::{DEFINED_IDS, EventId, InstanceId, Slot, SystemId};
