@@ -158,21 +158,49 @@ pub fn line(
 /// Writes a record with the options `bin` or `hex`, for which no event has its own format.
 pub fn plain(out: &mut Vec<u8>, options: &Options, record: &[u8], stamp: Stamp) {
     let entry = Entry::of(record);
-    if options.bin {
-        if options.context_info {
-            out.extend_from_slice(&entry.pid.to_ne_bytes());
-            out.extend_from_slice(&stamp.cpu.to_ne_bytes());
-            out.extend_from_slice(&stamp.time.to_ne_bytes());
-        }
-        return kind(out, &entry);
+    plain_lead(out, options, &entry, stamp);
+    kind(out, &entry);
+    if !options.bin {
+        out.push(b'\n');
     }
-    if options.context_info {
+}
+
+/// Writes the context with the options `bin` or `hex`.
+fn plain_lead(out: &mut Vec<u8>, options: &Options, entry: &Entry, stamp: Stamp) {
+    if !options.context_info {
+        return;
+    }
+    if options.bin {
+        out.extend_from_slice(&entry.pid.to_ne_bytes());
+        out.extend_from_slice(&stamp.cpu.to_ne_bytes());
+        out.extend_from_slice(&stamp.time.to_ne_bytes());
+    } else {
         hex_field(out, entry.pid as u64, 4);
         hex_field(out, u64::from(stamp.cpu), 4);
         hex_field(out, stamp.time, 8);
     }
-    kind(out, &entry);
-    out.push(b'\n');
+}
+
+/// Writes a record whose event does not exist (`print_trace_fmt()`, `print_raw_fmt()`, `print_hex_fmt()` and
+/// `print_bin_fmt()`, kernel/trace/trace.c).
+pub fn unknown(out: &mut Vec<u8>, options: &Options, record: &[u8], stamp: Stamp, tasks: &dyn Tasks) {
+    let entry = Entry::of(record);
+    if options.bin || options.hex {
+        plain_lead(out, options, &entry, stamp);
+        if options.hex && !options.bin {
+            out.push(b'\n');
+        }
+        return;
+    }
+    lead(out, options, record, stamp, tasks);
+    if options.raw {
+        decimal(out, u64::from(entry.kind));
+        out.extend_from_slice(b" ?\n");
+    } else {
+        out.extend_from_slice(b"Unknown type ");
+        decimal(out, u64::from(entry.kind));
+        out.push(b'\n');
+    }
 }
 
 /// Writes the context before an event's text, in `raw` or readable form.
@@ -428,6 +456,31 @@ mod tests {
         14928 1 1526933272500 type: 313
         00003a50 00000001 000001638450b7b4 type: 313
         ");
+    }
+
+    #[test]
+    fn records_without_an_event() {
+        let base = Options::default();
+        let show = |options: Options| {
+            let record = [0x39, 1, 0, 0x12, 0x50, 0x3a, 0, 0, 5, 0, 0, 0];
+            let mut out = Vec::new();
+            unknown(&mut out, &options, &record, Stamp { cpu: 1, time: 1_526_933_272_500 }, &Names);
+            out
+        };
+        let texts = [
+            base,
+            Options { fields: true, context_info: false, ..base },
+            Options { raw: true, ..base },
+            Options { hex: true, ..base },
+        ];
+        insta::assert_snapshot!(String::from_utf8(texts.map(show).concat()).unwrap(), @"
+                      sh-14928   [001] ...21  1526.933273: Unknown type 313
+        Unknown type 313
+        14928 1 1526933272500 313 ?
+        00003a50 00000001 000001638450b7b4
+        ");
+        assert_eq!(show(Options { bin: true, ..base }).len(), 16);
+        assert!(show(Options { bin: true, context_info: false, ..base }).is_empty());
     }
 
     #[test]

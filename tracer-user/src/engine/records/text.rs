@@ -234,8 +234,11 @@ impl<'a> Style<'a> {
         let Entry { cpu, time, payload } = entry;
         self.env.time.set(time);
         let stamp = Stamp { cpu, time };
-        let Some(printer) = self.printer(kind_of(payload)) else { return };
+        let printer = self.printer(kind_of(payload));
         let (options, tasks, env) = (self.writer.options(), self.tasks, &self.env);
+        let Some(printer) = printer else {
+            return out.with(|out| line::unknown(out, options, payload, stamp, tasks));
+        };
         match printer {
             LinePrinter::Event(printer) => self.writer.line(out, printer, payload, stamp, tasks, env),
             LinePrinter::Mark(mark) => out.with(|out| mark.line(out, options, payload, stamp, tasks, env)),
