@@ -53,6 +53,8 @@ pub(super) fn attach_event(
         .unwrap_or_else(|| engine.attachments.hooks().of(format));
     let settings = desired::settings(engine, instance, event)?;
     let config = EventConfig { format, settings: &settings, begins_off };
+    // An event may be recorded even if a part of it is refused later.
+    engine.instances.state(instance)?.recorded.insert(event);
     let linked = match (&without_hook, &probes) {
         (Some(_), _) => Ok(()),
         (None, Some(probes)) => {
@@ -90,7 +92,6 @@ pub(super) fn attach_event(
     attached?;
     let state = engine.instances.state(instance)?;
     let newly = state.enabled.insert(event);
-    state.recorded.insert(event);
     if probes.is_some() {
         engine.registry.dynamic_mut().profile_mut().begin(event, instance);
     }

@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     buffer::{
-        CpuBuffer, PageSize, TraceBuffer,
+        PageSize, TraceBuffer,
         clock::{Clock, Conversion, monotonic},
     },
     engine::{
@@ -152,7 +152,7 @@ impl Instance {
         self.page = page;
         let overwrite = self.options.is("overwrite");
         for (_, buffer) in self.buffer.select_mut(None) {
-            *buffer = CpuBuffer::new(buffer.size(), page);
+            *buffer = buffer.with_page(page);
             buffer.set_overwrite(overwrite);
         }
         // Buffers with different page sizes cannot be exchanged.

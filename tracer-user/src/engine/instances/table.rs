@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    buffer::CpuBuffer,
+    buffer::{CpuBuffer, KindCounts},
     engine::{
         command::error::{CommandError, ErrorKind},
         instances::instance::Instance,
@@ -31,11 +31,20 @@ pub(in crate::engine) fn is_name(name: &str) -> bool {
 pub struct Instances {
     all: BTreeMap<InstanceId, Instance>,
     next: u32,
+    /// The number of pages with records of each defined event, in all buffers and snapshots, and with all readers.
+    kinds: KindCounts,
 }
 
 impl Instances {
-    pub(in crate::engine) fn new(top: Instance) -> Self {
-        Self { all: BTreeMap::from([(InstanceId::TOP, top)]), next: InstanceId::TOP.get() + 1 }
+    pub(in crate::engine) fn new(mut top: Instance) -> Self {
+        let kinds = KindCounts::new();
+        top.buffer.count_kinds(&kinds);
+        Self { all: BTreeMap::from([(InstanceId::TOP, top)]), next: InstanceId::TOP.get() + 1, kinds }
+    }
+
+    /// The number of pages that have records of a defined event, by its id.
+    pub(in crate::engine) fn pages_of(&self, id: u16) -> u32 {
+        self.kinds.pages(id)
     }
 
     /// An instance.
@@ -110,7 +119,8 @@ impl Instances {
     }
 
     /// Adds an instance.
-    pub(in crate::engine) fn add(&mut self, instance: Instance) -> InstanceId {
+    pub(in crate::engine) fn add(&mut self, mut instance: Instance) -> InstanceId {
+        instance.buffer.count_kinds(&self.kinds);
         let id = InstanceId::new(self.next);
         self.next += 1;
         self.all.insert(id, instance);

@@ -1,21 +1,29 @@
 //! The consequences of changed definitions for instances.
 
 use crate::{
+    buffer::clock::monotonic,
     engine::{
         Engine,
         attachments::reconcile::{Goal, reconcile},
         operations::buffers,
-        registry::table::EventChanges,
+        registry::table::{EventChanges, RemovedEvent},
     },
     event::{EventId, InstanceId},
 };
 
-/// Applies the consequences of changed definitions to instances. If an instance recorded a removed event, its buffers
-/// are emptied, because the records can no longer be interpreted (`event_remove()`, kernel/trace/trace_events.c).
+/// Applies the consequences of changed definitions to instances.
+///
+/// The records of a removed event stay, and its id with them ([`super::deleted_events`]). An event of the kernel is
+/// removed with its module. The kernel may give its id to another event at once, so it empties the buffers that have
+/// its records (`trace_module_remove_events()`, kernel/trace/trace_events.c), and they are emptied here too.
 pub(in crate::engine) fn apply_changes(engine: &mut Engine, changes: EventChanges) {
-    for event in changes.removed {
-        for instance in engine.instances.ids() {
-            forget_event(engine, instance, event);
+    for RemovedEvent { event, id } in changes.removed {
+        let mut recorded_in = engine.instances.ids();
+        recorded_in.retain(|instance| forget_event(engine, *instance, event));
+        match id {
+            Some(id) if recorded_in.is_empty() => engine.registry.release_deleted(id),
+            Some(id) => engine.registry.keep_deleted(id, recorded_in, monotonic()),
+            None => recorded_in.into_iter().for_each(|instance| empty(engine, instance)),
         }
     }
     for event in changes.redefined {
@@ -34,17 +42,20 @@ pub(in crate::engine) fn reattach(engine: &mut Engine, event: EventId) {
     }
 }
 
-/// Removes an event from an instance. If the instance recorded it, its buffers are emptied.
-fn forget_event(engine: &mut Engine, instance: InstanceId, event: EventId) {
+/// Removes an event from an instance. Returns whether the instance may have its records.
+fn forget_event(engine: &mut Engine, instance: InstanceId, event: EventId) -> bool {
     let was_recorded = engine.instances.get_mut(instance).is_some_and(|state| state.forget(event));
     if let Some(session) = engine.attachments.session_mut(instance) {
         session.forget(event);
-        if was_recorded {
-            session.queue.discard();
-        }
     }
-    if was_recorded {
-        // The instance exists.
-        let _ = buffers::empty_buffers(engine, instance, None);
+    was_recorded
+}
+
+/// Empties the buffers of an instance, and its rings.
+fn empty(engine: &mut Engine, instance: InstanceId) {
+    if let Some(session) = engine.attachments.session_mut(instance) {
+        session.queue.discard();
     }
+    // The instance exists.
+    let _ = buffers::empty_buffers(engine, instance, None);
 }

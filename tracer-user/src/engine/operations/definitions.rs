@@ -5,7 +5,7 @@ use crate::{
         Cooperative, Engine,
         command::error::{CommandError, ErrorKind},
         histograms::commands as hist_commands,
-        operations::{changes, probe_counts},
+        operations::{changes, deleted_events, probe_counts},
         registry::table::{DefinitionOwner, EventChanges},
         user,
     },
@@ -118,6 +118,7 @@ pub(in crate::engine) fn define_programs(
     engine: &mut Engine,
     written: Option<(&[u8], &Files)>,
 ) -> Result<(), CommandError> {
+    deleted_events::release_ids(engine);
     change_definitions(engine, |engine, changes| {
         let Engine { registry, instances, facts, .. } = engine;
         let is_enabled = |event| instances.is_enabled(event);
@@ -148,6 +149,7 @@ fn define_synthetic_line(
         // The names of allocation flags need BTF, which takes some 60 ms to read.
         engine.run_off_thread(|| facts.warm());
     }
+    deleted_events::release_ids(engine);
     change_definitions(engine, |engine, changes| {
         let Engine { registry, quotas, facts, .. } = engine;
         registry.apply_synthetic((file, line), DefinitionOwner { quotas, uid }, facts, changes)
@@ -181,6 +183,7 @@ fn apply_line(
     line: &Line<'_>,
     (files, uid): (&Files, u32),
 ) -> Result<(), CommandError> {
+    deleted_events::release_ids(engine);
     // Other requests may read the definitions while a thread queries the kernel.
     let planner = engine.registry.planner(&engine.facts);
     let planned = engine.run_off_thread(|| planner.plan(line, file, files));

@@ -115,6 +115,9 @@ fn collect_part(engine: &mut Engine, instance: InstanceId, part: &mut Part) -> O
     } else {
         by_cpu(state, &mut session.queue, &mut intake, part)
     };
+    if let Some(time) = part.complete.filter(|_| horizon.is_some()) {
+        session.queue.set_complete_until(time);
+    }
     // Before the last step, full rings would be read once more for each.
     for cpu in (0..session.queue.cpus()).take_while(|_| horizon.is_some()) {
         let (dropped, overwritten) = session.newly_lost(cpu, |payload| is_event(payload, stacks));
@@ -171,6 +174,9 @@ struct Part {
     cpus: Vec<(u64, u64)>,
     /// Records younger than this time are left, so that marks are inserted before records that came after them.
     until: u64,
+    /// The end of this collection takes out all records up to this time. `None` if a record that is still being written
+    /// keeps others back.
+    complete: Option<u64>,
     since: Instant,
     records: u32,
 }
@@ -178,9 +184,10 @@ struct Part {
 impl Part {
     /// A collection of everything that waits.
     fn all(queue: Option<&RingQueue>) -> Self {
+        let begun = monotonic();
         let cpus =
             queue.map_or(Vec::new(), |queue| queue.rings().iter().map(|ring| (ring.pending(), 0)).collect());
-        Self { cpus, until: monotonic(), since: Instant::now(), records: 0 }
+        Self { cpus, until: monotonic(), complete: Some(begun), since: Instant::now(), records: 0 }
     }
 
     fn begin(&mut self) {
@@ -235,7 +242,10 @@ fn by_cpu(
         let (Some(buffer), Some(wanted)) = (buffer.cpu_mut(cpu), cpus.get(cpu as usize)) else {
             continue;
         };
-        let Some(overwritten) = ring.was_overwritten() else { continue };
+        let Some(overwritten) = ring.was_overwritten() else {
+            part.complete = None;
+            continue;
+        };
         if overwritten {
             tally.add_gap();
             if *wanted {
@@ -286,6 +296,9 @@ fn by_cpu(
         let last = part.cpus.get(cpu as usize).map_or(0, |(_, last)| *last);
         if busy && last > 0 {
             horizon = horizon.min(last);
+        }
+        if busy {
+            part.complete = part.complete.map(|time| time.min(last));
         }
     }
     Some(conversion.time(horizon, 0))
@@ -352,8 +365,9 @@ fn snap(state: &mut Instance, session: &InstanceSession) {
 
 /// Sorts all records, so that none older than the last snapshot is missing. Returns whether everything was collected.
 fn settle(queue: &mut RingQueue, marks: &Marks, intake: &mut RecordIntake<'_>, part: &mut Part) -> bool {
-    let RingQueue { drain: queued, settled, requests, waits, tallies } = queue;
+    let RingQueue { drain: queued, settled, requests, waits, tallies, .. } = queue;
     let (rings, merge) = queued.parts();
+    let mut patient = false;
     while *waits < PATIENCE {
         let mut busy = false;
         // Requests come first: the records that are older are then in the rings.
@@ -382,6 +396,7 @@ fn settle(queue: &mut RingQueue, marks: &Marks, intake: &mut RecordIntake<'_>, p
         let wait =
             youngest.map_or(0, |time| time.saturating_add(settle).saturating_sub(monotonic()).min(settle));
         if !busy && wait == 0 {
+            patient = true;
             break;
         }
         *waits += 1;
@@ -415,6 +430,7 @@ fn settle(queue: &mut RingQueue, marks: &Marks, intake: &mut RecordIntake<'_>, p
     }
     // A record that is being written for so long is not waited for.
     part.cpus.iter_mut().for_each(|(left, _)| *left = 0);
+    part.complete = part.complete.filter(|_| patient);
     true
 }
 

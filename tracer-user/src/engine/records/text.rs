@@ -127,6 +127,9 @@ impl<'a> LinePrinter<'a> {
     /// The printer of a kind of record; `None` if there is no such event. With the option `fields`, stacks print as
     /// events.
     fn of(events: &'a Events, kind: u16, facts: &Facts, fields: bool) -> Option<Self> {
+        if let Some(printer) = events.defined_printer(kind) {
+            return Some(Self::Event(printer));
+        }
         let event = events.by_id(kind)?;
         let known = events.get(event)?;
         if events.is_special(known.system) {

@@ -3,20 +3,22 @@
 //! Names are read at the start, everything else on first use, because most events are never used. Events can be added
 //! and removed at any time ([`Events::add`], [`Events::remove`]). A number is reused only after all others were used,
 //! so that an open file of a removed event does not refer to another event. A system that reappears keeps its number.
+//! Records refer to events by ids ([`defined_ids`](super::defined_ids)).
 
 use std::{
     collections::{HashMap, VecDeque},
-    ops::Range,
     sync::{Arc, OnceLock, PoisonError, RwLock},
 };
 
 use rustix::io::Errno;
-use tracer_abi::control;
 
 use crate::{
-    engine::command::error::{CommandError, ErrorKind},
-    engine::facts::Facts,
-    event::{Catalogue, EventId, Format, SystemId},
+    engine::{
+        command::error::{CommandError, ErrorKind},
+        facts::Facts,
+        registry::defined_ids::DefinedIds,
+    },
+    event::{Catalogue, DEFINED_IDS, EventId, Format, SystemId},
     kernel::Error,
     render::Printer,
 };
@@ -26,10 +28,8 @@ pub(in crate::engine) const SPECIAL: &str = "ftrace";
 /// The events of this system that record kernel stacks and user stacks.
 pub(in crate::engine) const STACKS: [&str; 2] = ["kernel_stack", "user_stack"];
 
-/// Ids of events that the kernel does not know. The kernel counts its own from 1 and has some thousands.
-const MADE_IDS: Range<u16> = 0x8000..control::FIRST;
-/// Number of these ids.
-pub const IDS: usize = (MADE_IDS.end - MADE_IDS.start) as usize;
+/// Number of ids for events that the kernel does not know.
+pub const IDS: usize = (DEFINED_IDS.end - DEFINED_IDS.start) as usize;
 
 /// Maximum number of events: the range that fits into the number of a file.
 const NUMBERS: usize = 1 << 20;
@@ -87,22 +87,9 @@ pub struct Events {
     systems: Vec<System>,
     names: HashMap<(SystemId, String), EventId>,
     system_names: HashMap<String, SystemId>,
-    ids: Arc<RwLock<Ids>>,
-}
-
-/// Ids of events.
-#[derive(Debug)]
-struct Ids {
-    /// By id, for events whose format was read.
-    events: HashMap<u16, EventId>,
-    /// All of [`MADE_IDS`] below this one are in use.
-    lowest: u16,
-}
-
-impl Default for Ids {
-    fn default() -> Self {
-        Self { events: HashMap::new(), lowest: MADE_IDS.start }
-    }
+    /// Ids of the kernel's events whose format was read.
+    ids: Arc<RwLock<HashMap<u16, EventId>>>,
+    defined: DefinedIds,
 }
 
 impl Events {
@@ -138,6 +125,7 @@ impl Events {
             names: HashMap::new(),
             system_names: HashMap::new(),
             ids: Arc::default(),
+            defined: DefinedIds::default(),
         };
         for (system, name) in names {
             let system = known.system_named(&system);
@@ -206,9 +194,10 @@ impl Events {
         let id = format.id;
         event.text = OnceLock::from(Some(text));
         event.format = OnceLock::from(Some(format));
-        event.printer = OnceLock::from(Arc::new(printer));
+        let printer = Arc::new(printer);
+        event.printer = OnceLock::from(Arc::clone(&printer));
         let event = self.join(event);
-        self.ids.write().unwrap_or_else(PoisonError::into_inner).events.insert(id, event);
+        self.defined.take(id, event, &printer);
         event
     }
 
@@ -238,9 +227,17 @@ impl Events {
         Ok(())
     }
 
-    /// Removes an event.
+    /// Removes an event that has no records.
     pub fn remove(&mut self, event: EventId) {
-        let Some(gone) = self.all.get_mut(event.index()).and_then(Option::take) else { return };
+        if let Some(id) = self.retire(event) {
+            self.release_id(id, false);
+        }
+    }
+
+    /// Removes an event that may have records. Returns its id if the kernel does not know it: the id and the printer
+    /// stay until [`Events::release_id`].
+    pub fn retire(&mut self, event: EventId) -> Option<u16> {
+        let gone = self.all.get_mut(event.index()).and_then(Option::take)?;
         let id = gone.format.get().and_then(Option::as_ref).map(|format| format.id);
         self.gone.push_back((event, id));
         if let Some(System { events: all, .. }) = self.systems.get_mut(gone.system.index()) {
@@ -255,15 +252,20 @@ impl Events {
         if self.names.get(&name) == Some(&event) {
             self.names.remove(&name);
         }
-        let mut ids = self.ids.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(id) = id
-            && ids.events.get(&id) == Some(&event)
-        {
-            ids.events.remove(&id);
-            if MADE_IDS.contains(&id) {
-                ids.lowest = ids.lowest.min(id);
-            }
+        let id = id?;
+        if self.defined.retire(id, event) {
+            return Some(id);
         }
+        let mut ids = self.ids.write().unwrap_or_else(PoisonError::into_inner);
+        if ids.get(&id) == Some(&event) {
+            ids.remove(&id);
+        }
+        None
+    }
+
+    /// Releases the id of a removed event, which may have had records.
+    pub fn release_id(&mut self, id: u16, had_records: bool) {
+        self.defined.release(id, had_records);
     }
 
     /// The id of an event, which may have been removed.
@@ -272,12 +274,9 @@ impl Events {
         self.format(event, facts).map(|format| format.id).or_else(gone)
     }
 
-    /// The lowest free id for an event; `None` if all are in use.
+    /// A free id for an event; `None` if all are in use.
     pub fn free_id(&self) -> Option<u16> {
-        let mut ids = self.ids.write().unwrap_or_else(PoisonError::into_inner);
-        let free = (ids.lowest..MADE_IDS.end).find(|id| !ids.events.contains_key(id));
-        ids.lowest = free.unwrap_or(MADE_IDS.end);
-        free
+        self.defined.free()
     }
 
     /// An event.
@@ -287,7 +286,7 @@ impl Events {
 
     /// Whether the event comes from a definition, not from the kernel.
     pub fn is_made(&self, event: EventId) -> bool {
-        self.known_format(event).is_some_and(|format| MADE_IDS.contains(&format.id))
+        self.known_format(event).is_some_and(|format| DEFINED_IDS.contains(&format.id))
     }
 
     /// An event's format, if it is available without reading: it was read before, or the event is not the kernel's.
@@ -390,7 +389,7 @@ impl Events {
         let format = known.format.get_or_init(|| Format::parse(self.name_of(known.system), text).ok());
         let format = format.as_ref().ok_or(ErrorKind::Gone)?;
         // The kernel reuses the ids of removed events.
-        self.ids.write().unwrap_or_else(PoisonError::into_inner).events.insert(format.id, event);
+        self.ids.write().unwrap_or_else(PoisonError::into_inner).insert(format.id, event);
         Ok(format)
     }
 
@@ -412,7 +411,13 @@ impl Events {
 
     /// The event with an id, if its format was read before. That is the case for every event that was ever enabled.
     pub fn by_id(&self, id: u16) -> Option<EventId> {
-        self.ids.read().unwrap_or_else(PoisonError::into_inner).events.get(&id).copied()
+        let known = || self.ids.read().unwrap_or_else(PoisonError::into_inner).get(&id).copied();
+        self.defined.event(id).or_else(known)
+    }
+
+    /// The printer of the records with an id, for events that the kernel does not know. Such an event may be removed.
+    pub fn defined_printer(&self, id: u16) -> Option<&Arc<Printer>> {
+        self.defined.printer(id)
     }
 }
 
@@ -462,6 +467,24 @@ mod tests {
         assert!(again > second);
         assert_eq!(events.find_system("mine"), Some(mine));
         assert_eq!(events.systems().count(), 2);
+    }
+
+    #[test]
+    fn records_of_a_removed_event_are_printed_until_its_id_is_released() {
+        let mut events = Events::of([]);
+        let first = events.add(made("mine", "a", 0x8000)).unwrap();
+        assert_eq!((events.retire(first), events.retire(first)), (Some(0x8000), None));
+        assert!(events.get(first).is_none() && events.find_system("mine").is_none());
+        assert_eq!((events.by_id(0x8000), events.free_id()), (None, Some(0x8001)));
+        // The name is free at once.
+        let second = events.add(made("mine", "a", 0x8001)).unwrap();
+        let printed = |events: &Events, id| events.defined_printer(id).map(|printer| printer.format().id);
+        assert_eq!((printed(&events, 0x8000), printed(&events, 0x8001)), (Some(0x8000), Some(0x8001)));
+        // A reader's version keeps it.
+        let before = events.clone();
+        events.release_id(0x8000, true);
+        assert_eq!((printed(&events, 0x8000), printed(&before, 0x8000)), (None, Some(0x8000)));
+        assert_eq!((events.by_id(0x8001), events.free_id()), (Some(second), Some(0x8002)));
     }
 
     #[test]

@@ -14,15 +14,16 @@ use crate::{
         command::error::{CommandError, ErrorKind},
         facts::Facts,
         programs,
+        quota::Charge,
         registry::{
             catalogue::{DefinedEvent, Events},
             dynamic::{DynamicEvents, LinePlanner},
             program_events::ProgramEvents,
             synthetic::SyntheticEvents,
-            table::{DefinitionOwner, EventChanges, EventTable},
+            table::{DefinitionOwner, DeletedEvent, EventChanges, EventTable},
         },
     },
-    event::{Catalogue, EventId, synthetic::Value},
+    event::{Catalogue, EventId, InstanceId, synthetic::Value},
     kernel::{Error, modules},
     lang::{
         define::{File, Line, Planned, Refusal},
@@ -127,6 +128,26 @@ impl EventRegistry {
     /// Removes an event.
     pub(in crate::engine) fn remove(&mut self, event: EventId, changes: &mut EventChanges) {
         self.table.remove(event, changes);
+    }
+
+    /// Holds the charge of a definition until no record of its event is left.
+    pub(in crate::engine) fn keep_charge(&mut self, event: EventId, charge: Charge) {
+        self.table.keep_charge(event, charge);
+    }
+
+    /// Keeps the id of a removed event that these instances recorded.
+    pub(in crate::engine) fn keep_deleted(&mut self, id: u16, recorded_in: Vec<InstanceId>, since: u64) {
+        self.table.keep(id, recorded_in, since);
+    }
+
+    /// Releases the id and the charges of a removed event.
+    pub(in crate::engine) fn release_deleted(&mut self, id: u16) {
+        self.table.release(id);
+    }
+
+    /// Removed events whose ids are kept, by id.
+    pub(in crate::engine) fn deleted(&self) -> impl Iterator<Item = (u16, &DeletedEvent)> {
+        self.table.deleted()
     }
 
     /// Counts a dynamic event. Returns its serial number among all of them.

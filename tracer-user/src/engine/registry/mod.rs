@@ -1,6 +1,7 @@
 //! The events: the static ones of the kernel, and those of definitions, programs and clients.
 
 pub(in crate::engine) mod catalogue;
+mod defined_ids;
 pub(in crate::engine) mod dynamic;
 pub(in crate::engine) mod event_registry;
 pub(in crate::engine) mod profile;

@@ -1,6 +1,12 @@
 //! The catalogue, with the ids, charges and serial numbers of definitions.
+//!
+//! A deleted event that was recorded keeps its id, the printer of its records and its charges until no record is left.
+//! So the quotas of its owner limit what deleted events keep.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use crate::{
     engine::{
@@ -8,7 +14,7 @@ use crate::{
         quota::{Charge, Kind, Quotas},
         registry::catalogue::{DefinedEvent, Events},
     },
-    event::EventId,
+    event::{EventId, InstanceId},
 };
 
 /// The client that is charged for definitions.
@@ -30,11 +36,31 @@ impl DefinitionOwner<'_> {
     }
 }
 
+/// A removed event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) struct RemovedEvent {
+    /// Its number.
+    pub(in crate::engine) event: EventId,
+    /// Its id, if the kernel does not know it. The id is taken until [`EventTable::release`].
+    pub(in crate::engine) id: Option<u16>,
+}
+
+/// A deleted event that may have records.
+#[derive(Debug)]
+pub(in crate::engine) struct DeletedEvent {
+    /// The instances that recorded it.
+    pub(in crate::engine) recorded_in: Vec<InstanceId>,
+    /// The time of its deletion (`CLOCK_MONOTONIC`).
+    pub(in crate::engine) since: u64,
+    /// The charges of its definitions.
+    _charges: Vec<Charge>,
+}
+
 /// The consequences of a change of definitions for instances.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::engine) struct EventChanges {
     /// Removed events.
-    pub(in crate::engine) removed: Vec<EventId>,
+    pub(in crate::engine) removed: Vec<RemovedEvent>,
     /// Events whose probes changed.
     pub(in crate::engine) redefined: Vec<EventId>,
 }
@@ -43,15 +69,17 @@ pub(in crate::engine) struct EventChanges {
 #[derive(Debug)]
 pub(in crate::engine) struct EventTable {
     events: Arc<Events>,
-    /// Charges for the bytes of the definitions of dynamic and synthetic events.
+    /// Charges for the definitions of dynamic, synthetic and user events.
     charges: HashMap<EventId, Vec<Charge>>,
+    /// Deleted events, by id.
+    deleted: BTreeMap<u16, DeletedEvent>,
     /// Number of dynamic events defined so far, which gives their order in `dynamic_events`.
     definitions: u64,
 }
 
 impl EventTable {
     pub(super) fn new(events: Events) -> Self {
-        Self { events: Arc::new(events), charges: HashMap::new(), definitions: 0 }
+        Self { events: Arc::new(events), charges: HashMap::new(), deleted: BTreeMap::new(), definitions: 0 }
     }
 
     /// The catalogue.
@@ -91,11 +119,34 @@ impl EventTable {
         Arc::make_mut(&mut self.events).add_known(system, name)
     }
 
-    /// Removes an event.
+    /// Removes an event. Who applies the changes keeps or releases its id.
     pub(super) fn remove(&mut self, event: EventId, changes: &mut EventChanges) {
-        self.charges.remove(&event);
-        Arc::make_mut(&mut self.events).remove(event);
-        changes.removed.push(event);
+        let charges = self.charges.remove(&event).unwrap_or_default();
+        let id = Arc::make_mut(&mut self.events).retire(event);
+        if let Some(id) = id {
+            let deleted = DeletedEvent { recorded_in: Vec::new(), since: 0, _charges: charges };
+            self.deleted.insert(id, deleted);
+        }
+        changes.removed.push(RemovedEvent { event, id });
+    }
+
+    /// Keeps the id of a removed event that these instances recorded.
+    pub(super) fn keep(&mut self, id: u16, recorded_in: Vec<InstanceId>, since: u64) {
+        if let Some(deleted) = self.deleted.get_mut(&id) {
+            (deleted.recorded_in, deleted.since) = (recorded_in, since);
+        }
+    }
+
+    /// Releases the id of a removed event.
+    pub(super) fn release(&mut self, id: u16) {
+        if let Some(deleted) = self.deleted.remove(&id) {
+            Arc::make_mut(&mut self.events).release_id(id, !deleted.recorded_in.is_empty());
+        }
+    }
+
+    /// Removed events whose ids are kept, by id.
+    pub(super) fn deleted(&self) -> impl Iterator<Item = (u16, &DeletedEvent)> {
+        self.deleted.iter().map(|(id, deleted)| (*id, deleted))
     }
 
     /// The serial number of the next definition.
@@ -110,7 +161,7 @@ impl EventTable {
         place
     }
 
-    /// Holds the charge of a definition as long as its event exists.
+    /// Holds the charge of a definition until no record of its event is left.
     pub(super) fn keep_charge(&mut self, event: EventId, charge: Charge) {
         self.charges.entry(event).or_default().push(charge);
     }

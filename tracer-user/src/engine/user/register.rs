@@ -12,6 +12,7 @@ use super::{
 use crate::{
     engine::{
         command::error::{CommandError, ErrorKind},
+        operations::deleted_events,
         quota::Kind,
         registry::catalogue::DefinedEvent,
         user,
@@ -78,6 +79,7 @@ pub(super) fn find(
             return if same { Ok(event) } else { Err(ErrorKind::NameInUse.into()) };
         }
     }
+    deleted_events::release_ids(engine);
     let multi = kind.multi.then_some(engine.user.next_multi);
     engine.user.next_multi += u64::from(kind.multi);
     let event = Event { name: command.name.to_owned(), multi, fields: command.fields()? };
@@ -93,6 +95,8 @@ pub(super) fn find(
     let text = event.format_text(id);
     let made = DefinedEvent { printer: Printer::fields_only(&format, engine.facts.version()), format, text };
     let number = engine.registry.add(made)?;
+    engine.registry.keep_charge(number, count);
+    engine.registry.keep_charge(number, bytes);
     let named = engine.user.names.entry(event.name.clone()).or_default();
     if kind.multi {
         named.formats.entry(fields.clone()).or_insert(number);
@@ -108,7 +112,6 @@ pub(super) fn find(
         serial: engine.registry.count_definition(),
         persists: kind.persists,
         saved,
-        _charges: [count, bytes],
         files: 0,
         bit: None,
         on: false,
@@ -211,7 +214,10 @@ mod tests {
     };
 
     use super::*;
-    use crate::engine::{facts::Facts, quota::Quotas};
+    use crate::{
+        engine::{facts::Facts, quota::Quotas},
+        event::InstanceId,
+    };
 
     /// An engine for this kernel, if one can be created.
     fn engine() -> Option<Engine> {
@@ -271,6 +277,32 @@ mod tests {
         assert_eq!(register(&mut engine, file, 0, u32::MAX).err(), Some(ErrorKind::TooMany.into()));
         let other = engine.user.open(uid + 1, &engine.quotas).unwrap();
         assert_eq!(register(&mut engine, other, uid + 1, u32::MAX).err(), Some(ErrorKind::TooMany.into()));
+    }
+
+    #[test]
+    fn what_deleted_events_keep_is_limited_by_the_quota() {
+        let Some(mut engine) = engine() else { return };
+        let file = engine.user.open(7, &engine.quotas).unwrap();
+        let limit = Kind::UserEvents.limits().per_uid as u32;
+        for number in 0..limit {
+            let event = register(&mut engine, file, 7, number).unwrap().event;
+            let [low, high] = engine.registry.events().known_format(event).unwrap().id.to_ne_bytes();
+            let state = engine.instances.state(InstanceId::TOP).unwrap();
+            state.recorded.insert(event);
+            let buffer = state.buffer.cpu_mut(0).unwrap();
+            buffer.resize(1 << 20);
+            assert!(buffer.push(1, &[low, high, 0, 0, 1, 0, 0, 0]));
+            user::remove(&mut engine, event);
+        }
+        assert!(engine.user.known.is_empty());
+        assert_eq!(register(&mut engine, file, 7, limit).err(), Some(ErrorKind::TooMany.into()));
+        let entries = |engine: &Engine| {
+            engine.instances.get(InstanceId::TOP).unwrap().buffer.cpu(0).unwrap().stats().entries
+        };
+        assert_eq!(entries(&engine), u64::from(limit), "nothing is erased");
+        // Others are not affected.
+        let other = engine.user.open(8, &engine.quotas).unwrap();
+        register(&mut engine, other, 8, limit).unwrap();
     }
 
     #[test]

@@ -26,8 +26,6 @@ pub(super) struct Known {
     pub(super) persists: bool,
     /// Whether a persistent event survives the daemon.
     pub(super) saved: bool,
-    /// Charges of the uid that created it.
-    pub(super) _charges: [Charge; 2],
     /// Number of files that registered it.
     pub(super) files: usize,
     /// Its bit in the page, if one was requested.

@@ -17,6 +17,7 @@ pub(in crate::engine) struct RingQueue {
     pub(in crate::engine) waits: u32,
     /// By CPU.
     pub(in crate::engine) tallies: Vec<Tally>,
+    complete_until: u64,
 }
 
 /// Counts of a CPU's ring since its buffer was last emptied.
@@ -43,7 +44,14 @@ impl RingQueue {
     /// A queue of these rings.
     pub(in crate::engine) fn new(rings: Vec<CpuRing>) -> Self {
         let tallies = vec![Tally::default(); rings.len()];
-        Self { drain: Drain::new(rings), settled: false, requests: Vec::new(), waits: 0, tallies }
+        Self {
+            drain: Drain::new(rings),
+            settled: false,
+            requests: Vec::new(),
+            waits: 0,
+            tallies,
+            complete_until: 0,
+        }
     }
 
     /// The rings, by CPU.
@@ -54,6 +62,17 @@ impl RingQueue {
     /// Number of CPUs.
     pub(in crate::engine) fn cpus(&self) -> u32 {
         self.rings().len() as u32
+    }
+
+    /// The time up to which all records were moved to the buffers (`CLOCK_MONOTONIC`), except those that a program made
+    /// later than its hit.
+    pub(in crate::engine) fn complete_until(&self) -> u64 {
+        self.complete_until
+    }
+
+    /// Notes that all records up to a time were moved to the buffers.
+    pub(in crate::engine) fn set_complete_until(&mut self, time: u64) {
+        self.complete_until = self.complete_until.max(time);
     }
 
     /// Lets programs overwrite the oldest records until they are collected, if each ring keeps at least the `bytes` of its
