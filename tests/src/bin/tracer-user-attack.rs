@@ -22,7 +22,7 @@ use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process,
 use tracer_tests::{
     blocked_fs,
     races::{self, ONES, ZEROES},
-    user_events::{Data, PERSIST, Page, fork_with},
+    user_events::{Data, PERSIST, Page, Word, fork_with},
 };
 
 fn main() -> ExitCode {
@@ -43,11 +43,12 @@ fn main() -> ExitCode {
         ["map", file, first, second] => map(Path::new(file), first, second),
         ["reopen", file, page] => reopen(Path::new(file), Path::new(page)),
         ["take", what, dir, tries] => take(what, Path::new(dir), number(tries)),
+        ["leave", dir, command, count] => leave(Path::new(dir), command, number(count)),
         ["races", dir, races, seed, micros] => {
             races::run(Path::new(dir), number(races), number(seed), number(micros)).map(|line| said(&line))
         }
         _ => Err(anyhow!(
-            "tracer-user-attack watch|become|crowd|stuck|flood|page|write|map|reopen|take|races ..."
+            "tracer-user-attack watch|become|crowd|stuck|flood|page|write|map|reopen|take|leave|races ..."
         )),
     };
     match done {
@@ -228,6 +229,20 @@ fn stuck(dir: &str, page: &str) -> anyhow::Result<()> {
     in_step("the held page", Page::fixed(ZEROES, Some(&file)))?;
     said("stuck");
     let _ = std::io::stdin().read_line(&mut String::new());
+    Ok(())
+}
+
+/// Registers an event with a number, writes this many records after a line of input, and ends after another.
+fn leave(dir: &Path, command: &str, count: u64) -> anyhow::Result<()> {
+    let (data, word) = (Data::open(dir)?, Word::default());
+    let index = in_step("register", data.register(command, &word, 0, 0))?;
+    said("registered");
+    std::io::stdin().read_line(&mut String::new())?;
+    for number in 0..count as u32 {
+        in_step("write", data.write(index, &number.to_ne_bytes()))?;
+    }
+    said("written");
+    std::io::stdin().read_line(&mut String::new())?;
     Ok(())
 }
 

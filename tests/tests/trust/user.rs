@@ -5,7 +5,7 @@ use std::{
     collections::BTreeMap,
     ffi::CStr,
     fs,
-    io::{BufRead, BufReader, Read},
+    io::{BufRead, BufReader, Read, Write as _},
     os::{
         fd::OwnedFd,
         unix::{fs::PermissionsExt, process::CommandExt},
@@ -29,7 +29,7 @@ use tracer_tests::{
 use crate::timed::{await_true, soon};
 
 /// User and group id of nobody.
-const USER: u32 = 65_534;
+pub(crate) const USER: u32 = 65_534;
 /// How long the daemon waits for a client that registers an address in unavailable memory.
 const DEADLINE: Duration = Duration::from_secs(4);
 /// How long a change of an event waits for clients whose memory is unavailable.
@@ -42,13 +42,13 @@ fn number(line: &str, key: &str) -> Result<u64> {
 }
 
 /// A client that is killed on drop.
-struct Client {
+pub(crate) struct Client {
     child: Child,
     lines: BufReader<ChildStdout>,
 }
 
 impl Client {
-    fn start(uid: u32, words: &[&str]) -> Result<Self> {
+    pub(crate) fn start(uid: u32, words: &[&str]) -> Result<Self> {
         let mut command = host::binary_as(uid, uid, "tracer-user-attack", "TRACER_USER_ATTACK_BIN")?;
         command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn()?;
@@ -56,11 +56,28 @@ impl Client {
         Ok(Self { child, lines })
     }
 
-    fn line(&mut self) -> Result<String> {
+    pub(crate) fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         self.lines.read_line(&mut line)?;
         ensure!(!line.is_empty(), "it ended: {:?}", self.child.wait());
         Ok(line.trim_end().to_owned())
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Lets a client that waits for input continue.
+    pub(crate) fn go_on(&mut self) -> Result<()> {
+        Ok(self.child.stdin.as_mut().context("its input")?.write_all(b"\n")?)
+    }
+
+    /// Waits for the end of a client.
+    pub(crate) fn ended(mut self) -> Result<()> {
+        let status = self.child.wait()?;
+        ensure!(status.success(), "{status}");
+        Ok(())
     }
 }
 
@@ -72,7 +89,7 @@ impl Drop for Client {
 }
 
 /// Allows all users to register.
-fn open_to_all(dir: &Path) -> Result<()> {
+pub(crate) fn open_to_all(dir: &Path) -> Result<()> {
     fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
     fs::set_permissions(dir.join("user_events_data"), fs::Permissions::from_mode(0o666))?;
     Ok(fs::set_permissions(dir.join("user_events_status"), fs::Permissions::from_mode(0o666))?)
