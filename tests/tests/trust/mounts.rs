@@ -5,9 +5,13 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use tracer_tests::host::{self, Tracefs};
@@ -100,6 +104,87 @@ fn a_second_mirror_survives_the_end_of_the_first() {
             "the last one takes the dead one below along: {:?}",
             scratch.mounts()?
         );
+        Ok(())
+    });
+}
+
+/// Exchanges two names until it is dropped, as fast as it can.
+struct Exchanging {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<u64>>>,
+}
+
+impl Exchanging {
+    fn start(one: PathBuf, other: PathBuf) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let its = Arc::clone(&over);
+        let exchange = move || {
+            let mut count = 0;
+            // An even number leaves the names as they were.
+            while !its.load(Ordering::Acquire) || count % 2 == 1 {
+                renameat_with(CWD, &one, CWD, &other, RenameFlags::EXCHANGE)?;
+                count += 1;
+            }
+            Ok(count)
+        };
+        Self { over, thread: Some(std::thread::spawn(exchange)) }
+    }
+
+    /// Ends it. Returns how often the names were exchanged.
+    fn end(mut self) -> Result<u64> {
+        self.over.store(true, Ordering::Release);
+        self.thread.take().context("it runs")?.join().map_err(|_| anyhow::anyhow!("it panicked"))?
+    }
+}
+
+impl Drop for Exchanging {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Release);
+    }
+}
+
+#[test]
+fn a_directory_that_is_exchanged_for_a_symlink_misleads_no_unmount() {
+    // A path that is looked up for the check and again for the unmount leaves the mirror in two of three ends, and
+    // unmounts the tmpfs in one of thirty.
+    const ENDS: u32 = 16;
+    host::as_root(|| {
+        let scratch = Scratch::new("exchanged")?;
+        let (place, other) = (scratch.dir("own/place")?, scratch.dir("victim/place")?);
+        // Who owns the directory above `own` may rename it.
+        let (own, link) = (scratch.0.join("own"), scratch.0.join("link"));
+        symlink(scratch.0.join("victim"), &link)?;
+        tmpfs(&other)?;
+        fs::write(other.join("file"), "kept")?;
+        for end in 0..ENDS {
+            let mounted = Tracer::new([Path::new("mount"), &place])?.start()?;
+            let exchanging = Exchanging::start(own.clone(), link.clone());
+            let outcome = mounted.stop()?;
+            let exchanges = exchanging.end()?;
+            let left = scratch.mounts()?;
+            ensure!(
+                left.len() == 1 && left[0].0.ends_with("/victim/place") && left[0].1 == "tmpfs",
+                "end {end}, after {exchanges} exchanges: {left:?} {}",
+                outcome.stderr
+            );
+            outcome.success()?;
+        }
+        ensure!(fs::read_to_string(other.join("file"))? == "kept");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_mirror_whose_directory_is_renamed_is_unmounted_at_the_end() {
+    host::as_root(|| {
+        let scratch = Scratch::new("renamed")?;
+        let place = scratch.dir("own/place")?;
+        let mounted = Tracer::new([Path::new("mount"), &place])?.start()?;
+        fs::rename(scratch.0.join("own"), scratch.0.join("renamed"))?;
+        ensure!(text(&scratch.0.join("renamed/place"), "tracing_on")? == "1\n");
+        let outcome = mounted.stop()?;
+        ensure!(scratch.mounts()?.is_empty(), "{:?}", scratch.mounts()?);
+        outcome.success()?;
         Ok(())
     });
 }

@@ -7,8 +7,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags, open, statx};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, fsconfig_create,
-    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, UnmountFlags,
+    fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount,
+    unmount,
 };
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
@@ -71,6 +72,21 @@ pub fn fuse(source: &str) -> io::Result<(OwnedFd, OwnedFd)> {
 pub fn attach(mount: BorrowedFd<'_>, at: BorrowedFd<'_>) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     Ok(move_mount(mount, c"", at, c"", flags)?)
+}
+
+/// Detaches the mount whose root the descriptor refers to (`O_PATH` suffices), and ends the requests to its file system
+/// that wait for an answer, also those of threads of this process.
+///
+/// umount2(2) takes a path. The link in `/proc/self/fd` leads to the mount of the descriptor without a lookup of names,
+/// so renamed directories and symlinks cannot lead elsewhere. The kernel then continues to a mount that lies above, so
+/// the caller checks that there is none. Only a process that may mount could add one in between.
+///
+/// # Errors
+/// The kernel's error: `EINVAL` if the descriptor refers to no root of a mount, or no longer to an attached one.
+pub fn detach(root: BorrowedFd<'_>) -> io::Result<()> {
+    // `UMOUNT_NOFOLLOW` would not follow the link to the descriptor. A mount that is in use, as by the descriptor, can
+    // only be unmounted with `DETACH`.
+    Ok(unmount(format!("/proc/self/fd/{}", root.as_raw_fd()), UnmountFlags::DETACH | UnmountFlags::FORCE)?)
 }
 
 /// Mounts a file system of this type (`tracefs`, `bpf`) detached and returns the descriptor of its root, for use with

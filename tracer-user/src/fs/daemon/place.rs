@@ -1,8 +1,8 @@
-//! The mount point of a mirror. Its path is resolved once, and the mount id identifies the mirror among other mounts
-//! there.
+//! The mount point of a mirror. Its path is resolved once, and the mount id identifies the mirror among all mounts.
 //!
 //! Only two kinds of mounts are ever unmounted: the mount of this daemon, and mounts of dead daemons. If another
-//! mount lies above one of these, both stay.
+//! mount lies above one of these, both stay. A mount is checked and unmounted through one descriptor, because users
+//! may own directories above a mirror and could rename them between two lookups of a path.
 
 use std::{
     fs, io,
@@ -13,7 +13,6 @@ use std::{
 use rustix::{
     fs::{Mode, OFlags, fstatvfs, open},
     io::Errno,
-    mount::{UnmountFlags, unmount},
 };
 
 use crate::{
@@ -23,6 +22,9 @@ use crate::{
 
 /// The source of a mirror's mount. Tools search the list of mounts for this word.
 pub(in crate::fs) const SOURCE: &str = "tracefs";
+
+/// How often a mount is looked for whose place moves between two system calls.
+const LOOKS: usize = 256;
 
 /// A directory, and its path without symlinks.
 #[derive(Debug)]
@@ -67,9 +69,10 @@ impl Place {
                 let what = format!("there is a mirror at {} already", place.path.display());
                 return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
             }
-            let path = place.path.clone();
-            drop(place);
-            unmount_if_top(&path, id)?;
+            // If another mount appeared above, the next look finds that one.
+            if !is_covered(id)? {
+                mount::detach(place.dir.as_fd())?;
+            }
         }
     }
 
@@ -104,20 +107,46 @@ fn is_dead(place: &Place) -> bool {
     matches!(fstatvfs(&place.dir), Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
-/// Unmounts a mount if it is the top mount at a path. Returns whether it was.
-fn unmount_if_top(path: &Path, id: MountId) -> io::Result<bool> {
-    let top = {
+/// Whether another mount lies above a mount.
+fn is_covered(id: MountId) -> io::Result<bool> {
+    let all = Mount::all()?;
+    let own = all.iter().find(|mount| mount.id == id.id);
+    Ok(own.is_some_and(|own| all.iter().any(|mount| mount.covers(own))))
+}
+
+/// What became of a mount that was to be unmounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Unmounted,
+    /// It was unmounted before.
+    Gone,
+    /// It stays because another mount lies above it.
+    Covered,
+    /// It stays because its place could not be opened.
+    Unreachable,
+}
+
+/// Unmounts a mount unless another one lies above it. The kernel's list of mounts has its present place, which the owner
+/// of a directory above can change at any time. So the id is compared after the place was opened.
+fn unmount_if_top(id: MountId) -> io::Result<Ending> {
+    for _ in 0..LOOKS {
+        let all = Mount::all()?;
+        let Some(own) = all.iter().find(|mount| mount.id == id.id) else { return Ok(Ending::Gone) };
+        if all.iter().any(|mount| mount.covers(own)) {
+            return Ok(Ending::Covered);
+        }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let dir = open(path, flags, Mode::empty())?;
-        // The descriptor closes here. It would prevent the unmount.
-        MountId::of(dir.as_fd())?
-    };
-    if top != Some(id) {
-        return Ok(false);
+        let root = match open(&own.at, flags, Mode::empty()) {
+            Ok(root) => root,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => continue,
+            Err(errno) => return Err(errno.into()),
+        };
+        if MountId::of(root.as_fd())? == Some(id) {
+            mount::detach(root.as_fd())?;
+            return Ok(Ending::Unmounted);
+        }
     }
-    // `FORCE` ends requests that wait for an answer, also of threads of this process.
-    unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW | UnmountFlags::FORCE)?;
-    Ok(true)
+    Ok(Ending::Unreachable)
 }
 
 /// The mirror that this process mounted. A drop unmounts it.
@@ -130,7 +159,7 @@ pub(in crate::fs) struct Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         // After a regular end it is already unmounted.
-        let _ = unmount_if_top(&self.path, self.id);
+        let _ = unmount_if_top(self.id);
     }
 }
 
@@ -140,21 +169,30 @@ impl Mounted {
     /// # Errors
     /// When the kernel refuses to unmount.
     pub(in crate::fs) fn unmount(self) -> io::Result<()> {
-        if !unmount_if_top(&self.path, self.id)? {
-            if Mount::find(self.id.id)?.is_some() {
+        match unmount_if_top(self.id)? {
+            Ending::Unmounted => {}
+            Ending::Gone => return Ok(()),
+            Ending::Covered => {
                 tracing::warn!(
                     "something else is mounted above the mirror at {}: both stay, and the mirror no longer answers",
                     self.path.display()
                 );
+                return Ok(());
             }
-            return Ok(());
+            Ending::Unreachable => {
+                tracing::warn!(
+                    "the mirror at {} stays, because its place cannot be opened; it no longer answers",
+                    self.path.display()
+                );
+                return Ok(());
+            }
         }
         loop {
-            let place = Place::find(&self.path)?;
-            let Some(below) = place.mirror()?.filter(|_| is_dead(&place)) else { return Ok(()) };
-            drop(place);
-            if !unmount_if_top(&self.path, below)? {
-                return Ok(());
+            // The path may lead elsewhere by now, or nowhere.
+            let Ok(place) = Place::find(&self.path) else { return Ok(()) };
+            match place.mirror()? {
+                Some(below) if is_dead(&place) && !is_covered(below)? => mount::detach(place.dir.as_fd())?,
+                _ => return Ok(()),
             }
         }
     }

@@ -10,6 +10,8 @@ use std::{ffi::OsString, io, os::unix::ffi::OsStringExt, path::PathBuf};
 pub struct Mount {
     /// Its number.
     pub id: u64,
+    /// The number of the mount that it is mounted on.
+    pub parent: u64,
     /// The directory of its file system that is mounted: `/` for the whole file system.
     pub root: PathBuf,
     /// The path where it is mounted.
@@ -38,6 +40,11 @@ impl Mount {
         Ok(Self::parse_all(&std::fs::read("/proc/self/mountinfo")?).find(|mount| mount.id == id))
     }
 
+    /// Whether this mount lies directly above another one, and hides all of it.
+    pub fn covers(&self, other: &Self) -> bool {
+        self.parent == other.id && self.at == other.at
+    }
+
     fn parse_all(text: &[u8]) -> impl Iterator<Item = Self> {
         text.split(|byte| *byte == b'\n').filter_map(Self::parse)
     }
@@ -46,13 +53,15 @@ impl Mount {
     fn parse(line: &[u8]) -> Option<Self> {
         let mut words = line.split(|byte| *byte == b' ');
         let id = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;
-        let (root, at) = (words.nth(2)?, words.next()?);
+        let parent = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;
+        let (root, at) = (words.nth(1)?, words.next()?);
         // Skips options and optional fields, which end with a lone dash.
         words.find(|word| *word == b"-")?;
         let (fs_type, source) = (words.next()?, words.next()?);
         let fs_type = fs_type.split(|byte| *byte == b'.').next().unwrap_or_default();
         Some(Self {
             id,
+            parent,
             root: unescape(root).into(),
             at: unescape(at).into(),
             fs_type: String::from_utf8_lossy(fs_type).into_owned(),
@@ -89,7 +98,7 @@ mod tests {
     fn lines_are_split_into_fields() {
         let line = br"64 63 0:40 / /tmp/a\040b\134c rw,relatime shared:1 master:2 - fuse.x trace\011fs rw";
         let mount = Mount::parse(line).unwrap();
-        assert_eq!((mount.id, mount.root), (64, PathBuf::from("/")));
+        assert_eq!((mount.id, mount.parent, mount.root), (64, 63, PathBuf::from("/")));
         assert_eq!((mount.at, mount.source), (PathBuf::from("/tmp/a b\\c"), OsString::from("trace\tfs")));
         assert_eq!(mount.fs_type, "fuse");
         for broken in [&b""[..], b"x 1 0:1 / /a rw - t s", b"1 2 0:1 / /a rw", b"1 2 0:1 / /a rw -"] {
@@ -108,6 +117,15 @@ mod tests {
         assert_eq!(found, [(1, "proc"), (2, "fuse"), (3, "tracefs")]);
         let tracefs = Mount::parse_all(text).find(|mount| mount.fs_type == "tracefs").unwrap();
         assert_eq!(tracefs.at, PathBuf::from("/a b"));
+    }
+
+    #[test]
+    fn only_the_next_mount_at_a_place_covers_a_mount() {
+        let text =
+            b"2 1 0:2 / /a rw - t s\n3 2 0:3 / /a rw - t s\n4 3 0:4 / /a rw - t s\n5 2 0:5 / /a/b rw - t s\n";
+        let all: Vec<_> = Mount::parse_all(text).collect();
+        let covers: Vec<_> = all.iter().map(|mount| mount.covers(&all[0])).collect();
+        assert_eq!(covers, [false, true, false, false]);
     }
 
     #[test]
