@@ -7,7 +7,7 @@ use std::{
     fs::File,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, SystemTime},
@@ -16,7 +16,8 @@ use std::{
 use anyhow::{Context, Result};
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, Request, SessionACL,
+    INodeNo, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, ReplyWrite, Request,
+    SessionACL,
 };
 
 /// Size of the file, in bytes.
@@ -30,6 +31,8 @@ struct State {
     /// Waiting reads; `None` after [`Held::release`].
     waiting: Mutex<Option<Vec<(ReplyData, u32)>>>,
     reads: AtomicUsize,
+    /// Waiting writes while [`BlockedFs::hold_writes`] is in effect.
+    writes: Mutex<Option<Vec<(ReplyWrite, u32)>>>,
 }
 
 impl State {
@@ -37,6 +40,17 @@ impl State {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
         for (reply, size) in waiting.into_iter().flatten() {
             reply.data(&vec![0; size as usize]);
+        }
+    }
+
+    fn writes(&self) -> MutexGuard<'_, Option<Vec<(ReplyWrite, u32)>>> {
+        self.writes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn release_writes(&self) {
+        let waiting = self.writes().take();
+        for (reply, size) in waiting.into_iter().flatten() {
+            reply.written(size);
         }
     }
 }
@@ -80,11 +94,24 @@ impl BlockedFs {
     pub fn release(&self) {
         self.state.release();
     }
+
+    /// Answers no writes from now on, until [`BlockedFs::release_writes`].
+    pub fn hold_writes(&self) {
+        self.state.writes().get_or_insert_default();
+    }
+
+    /// Answers all waiting and all later writes. Returns whether there were waiting ones.
+    pub fn release_writes(&self) -> bool {
+        let waited = self.state.writes().as_ref().is_some_and(|waiting| !waiting.is_empty());
+        self.state.release_writes();
+        waited
+    }
 }
 
 impl Drop for BlockedFs {
     fn drop(&mut self) {
         self.release();
+        self.state.release_writes();
         drop(self.session.take());
         let _ = rustix::mount::unmount(&self.dir, rustix::mount::UnmountFlags::DETACH);
         let _ = std::fs::remove_dir(&self.dir);
@@ -170,8 +197,12 @@ impl Filesystem for Files {
         _: fuser::WriteFlags,
         _: OpenFlags,
         _: Option<LockOwner>,
-        reply: fuser::ReplyWrite,
+        reply: ReplyWrite,
     ) {
-        reply.written(data.len() as u32);
+        let size = data.len() as u32;
+        match &mut *self.0.writes() {
+            Some(waiting) => waiting.push((reply, size)),
+            None => reply.written(size),
+        }
     }
 }

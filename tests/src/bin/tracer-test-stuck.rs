@@ -8,6 +8,9 @@
 //! maps HELD with `O_DIRECT`: FUSE invalidates the page cache first and waits for that page, while mmap(2) holds the
 //! lock of the address space. The new mapping replaces an existing one, so its VMA is locked as well: kernels from
 //! 6.17 on read `maps` without the lock of the address space.
+//!
+//! `tracer-test-stuck dirty HELD` writes to a shared mapping of HELD, prints `ready`, and waits until its standard input
+//! is closed. The kernel writes the page back when it tears down the address space.
 
 use std::{
     fs::File,
@@ -29,7 +32,9 @@ const PAGE: usize = 4096;
 fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1);
     let (Some(held), Some(mapped)) = (words.next(), words.next()) else { return ExitCode::FAILURE };
-    match hold(Path::new(&held), Path::new(&mapped)) {
+    let done =
+        if held == "dirty" { dirty(Path::new(&mapped)) } else { hold(Path::new(&held), Path::new(&mapped)) };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -41,6 +46,18 @@ fn main() -> ExitCode {
 fn said(text: &str) {
     println!("{text}");
     let _ = std::io::stdout().flush();
+}
+
+#[expect(unsafe_code, reason = "memory is mapped, and this program alone writes to it")]
+fn dirty(held: &Path) -> std::io::Result<()> {
+    let file = File::options().read(true).write(true).open(held)?;
+    // SAFETY: The kernel chooses the address of the new mapping, so it overlaps nothing.
+    let page =
+        unsafe { mmap(null_mut(), PAGE, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)? };
+    // SAFETY: The mapping has this byte, and nothing else uses it.
+    unsafe { page.cast::<u8>().write_volatile(1) };
+    said("ready");
+    std::io::stdin().lock().read_line(&mut String::new()).map(drop)
 }
 
 #[expect(unsafe_code, reason = "memory is mapped, over nothing that is in use")]

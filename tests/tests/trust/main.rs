@@ -2,6 +2,7 @@
 
 mod deadlines;
 mod end;
+mod ending;
 mod erasure;
 mod files;
 mod hostile_input;

@@ -41,6 +41,8 @@ pub enum Kind {
     PendingFiles,
     /// Bytes of queued writes.
     QueuedBytes,
+    /// Threads that look for signals of the threads with waiting reads.
+    SignalLooks,
 }
 
 /// The limits of a kind, in units or bytes.
@@ -69,6 +71,7 @@ impl Kind {
             Self::WaitingReads => limits(64, 1024, 128),
             Self::PendingFiles => limits(4, 32, 8),
             Self::QueuedBytes => limits(4 << 20, 64 << 20, 16 << 20),
+            Self::SignalLooks => limits(2, 16, 4),
         }
     }
 
@@ -84,6 +87,7 @@ impl Kind {
             Self::WaitingReads => "waiting reads",
             Self::PendingFiles => "files being opened",
             Self::QueuedBytes => "bytes of writes that wait",
+            Self::SignalLooks => "looks for signals of waiting reads",
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use foldhash::{HashMap, HashMapExt as _};
 
-use crate::{event::Format, kernel::ThreadStatus, render::line::Tasks};
+use crate::{event::Format, kernel::proc::process_of, render::line::Tasks};
 
 /// Maximum length of a name with its NUL, `TASK_COMM_LEN`.
 const COMM_LEN: usize = 16;
@@ -257,9 +257,10 @@ fn task_comm(mut shown: Vec<u8>) -> Vec<u8> {
     shown
 }
 
+/// The process of a thread that still exists. The owner of the tree calls this for threads of records, which may be
+/// ending, so `process_of` takes no reference to their address space. The same is true of `comm` above.
 pub(super) fn thread_group(pid: i32) -> Option<i32> {
-    let process = ThreadStatus::read(pid.try_into().ok()?).ok()?.process()?;
-    process.try_into().ok()
+    process_of(pid.try_into().ok()?).ok()?.try_into().ok()
 }
 
 impl Tasks for TaskNames {

@@ -54,6 +54,9 @@ pub struct Writer {
 
 impl Writer {
     /// The writer for a thread that waits for its write: its name, and the CPU on which it last ran.
+    ///
+    /// `stat` takes a reference to the thread's address space. It is never the last one, because FUSE does not end the
+    /// thread's wait before the answer; requests of `io_submit(2)` wait too, as the mirror has no `FUSE_ASYNC_DIO`.
     pub fn of(pid: u32) -> Self {
         Self::again(pid, &mut None)
     }

@@ -216,7 +216,7 @@ async fn run(
             () = hub.changed.notified() => hub.serve(),
             () = tokio::time::sleep(PERIOD), if hub.waits.is_awaited() => hub.serve(),
             _ = looked.tick(), if hub.waits.has_reads() => {
-                hub.waits.end_interrupted();
+                hub.end_interrupted();
                 hub.waits.end_long_pages(|file| hub.streams.is_shared(file));
             }
             () = hub.save_due() => hub.save_now(),

@@ -17,6 +17,7 @@ use super::{
     lookups::Lookups,
     notify::ProgramUpdater,
     owner::{Jobs, OWN, View, When},
+    signals::{Reader, Signals},
     state_file::StateFile,
     streams::{self, Streams},
     waits::Waits,
@@ -55,6 +56,8 @@ pub(in crate::fs) struct Hub {
     jobs: Arc<Jobs>,
     /// Reads and polls that wait.
     pub(in crate::fs) waits: Waits,
+    /// Looks for signals of the threads of these reads.
+    signals: Signals,
     /// Streams of pages that are open for reading.
     pub(in crate::fs) streams: Streams,
     /// The inodes that the kernel knows.
@@ -110,6 +113,7 @@ impl Hub {
         Arc::new_cyclic(|own| Self {
             jobs,
             waits: Waits::default(),
+            signals: Signals::new(quotas.clone()),
             streams: Streams::default(),
             inodes: Inodes::default(),
             state_file: state_file.map(Mutex::new),
@@ -266,6 +270,17 @@ impl Hub {
         if let Some(state_file) = &self.state_file {
             lock(state_file).forget();
         }
+    }
+
+    /// Ends the waiting reads whose thread has a pending signal. Another thread looks for the signals.
+    pub(in crate::fs) fn end_interrupted(&self) {
+        let hub = Weak::clone(&self.own);
+        let interrupt = move |reader: &Reader| {
+            if let Some(hub) = hub.upgrade() {
+                hub.waits.interrupt(reader);
+            }
+        };
+        self.signals.look(|| self.waits.readers(), interrupt);
     }
 
     /// Queues the job that answers waiting reads and polls that are ready.

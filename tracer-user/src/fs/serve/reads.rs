@@ -185,7 +185,7 @@ impl Read {
             page: self.of_page.then_some((self.ino, self.offset)),
             since: Instant::now(),
             reply,
-            _charge: charge,
+            charge,
         });
         hub.changed.notify_one();
     }

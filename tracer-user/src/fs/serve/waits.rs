@@ -10,7 +10,7 @@
 //! A caller that still waits polls again.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -20,8 +20,8 @@ use std::{
 
 use fuser::{Errno, PollNotifier, ReplyData};
 
-use super::{errno::errno, owner::View};
-use crate::{engine::quota::Charge, event::InstanceId, fs::tree::open::Outcome, kernel::ThreadStatus};
+use super::{errno::errno, owner::View, signals::Reader};
+use crate::{engine::quota::Charge, event::InstanceId, fs::tree::open::Outcome};
 
 /// How long a poll is kept without a notification.
 const INTEREST: Duration = Duration::from_secs(1);
@@ -43,7 +43,7 @@ pub(in crate::fs) struct Waiting {
     pub(in crate::fs) page: Option<(u64, u64)>,
     pub(in crate::fs) since: Instant,
     pub(in crate::fs) reply: ReplyData,
-    pub(in crate::fs) _charge: Charge,
+    pub(in crate::fs) charge: Charge,
 }
 
 /// A caller that waits until a file is ready.
@@ -199,20 +199,19 @@ impl Waits {
         }
     }
 
-    /// Ends reads whose thread has a pending signal. One call looks at [`THREADS`] reads at most.
-    ///
-    /// The kernel reports a signal by FUSE_INTERRUPT. fuser 0.18 refuses this request, and the kernel does not repeat
-    /// it. So the pending signals of a thread are looked up.
-    pub(in crate::fs) fn end_interrupted(&self) {
-        let pids: Vec<u32> = lock(&self.reads).iter().take(THREADS).map(|read| read.pid).collect();
-        let interrupted: HashSet<u32> = pids.iter().copied().filter(|pid| is_interrupted(*pid)).collect();
-        let ended: Vec<Waiting> = {
-            let mut reads = lock(&self.reads);
-            let ended = reads.extract_if(.., |read| interrupted.contains(&read.pid)).collect();
-            let looked_at = pids.len().min(reads.len());
-            reads.rotate_left(looked_at);
-            ended
-        };
+    /// The threads of waiting reads whose signals are looked up next, [`THREADS`] at most.
+    pub(in crate::fs) fn readers(&self) -> Vec<Reader> {
+        let mut reads = lock(&self.reads);
+        let reader = |read: &Waiting| Reader { uid: read.charge.uid(), pid: read.pid, since: read.since };
+        let readers: Vec<Reader> = reads.iter().take(THREADS).map(reader).collect();
+        reads.rotate_left(readers.len());
+        readers
+    }
+
+    /// Ends the waiting read of a thread that has a pending signal.
+    pub(in crate::fs) fn interrupt(&self, reader: &Reader) {
+        let is_its = |read: &mut Waiting| read.pid == reader.pid && read.since == reader.since;
+        let ended: Vec<Waiting> = lock(&self.reads).extract_if(.., is_its).collect();
         self.answered(ended.len());
         for read in ended {
             read.reply.error(Errno::EINTR);
@@ -256,20 +255,4 @@ impl Waits {
 fn settle(view: &mut View<'_>, settled: &mut HashMap<InstanceId, bool>, handle: u64) -> bool {
     let Some(instance) = view.instance_of(handle) else { return true };
     *settled.entry(instance).or_insert_with(|| view.settle(handle))
-}
-
-/// Whether a thread has a pending signal that it does not block, or is gone (proc(5)).
-fn is_interrupted(pid: u32) -> bool {
-    ThreadStatus::read(pid).map_or(true, |status| status.is_interrupted())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reads_of_threads_with_signals_and_of_ended_threads_end() {
-        assert!(!is_interrupted(std::process::id()));
-        assert!(is_interrupted(u32::MAX >> 1));
-    }
 }

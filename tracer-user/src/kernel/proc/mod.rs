@@ -5,4 +5,4 @@ pub mod mounts;
 pub mod syscall;
 mod thread;
 
-pub use thread::ThreadStatus;
+pub use thread::{ThreadStatus, process_of};

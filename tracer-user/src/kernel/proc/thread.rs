@@ -1,18 +1,54 @@
-//! Facts about a thread from `/proc/TID/status` (proc_pid_status(5)).
+//! Facts about a thread: its process, and `/proc/TID/status` (proc_pid_status(5)).
 //!
-//! A thread chooses its own name, and the kernel writes it into the file with only newlines and backslashes escaped.
-//! The file is therefore read as bytes: a name that is not UTF-8 must not hide the other lines.
+//! Some files of `/proc/TID` take a reference to the thread's address space while they are read (`get_task_mm()` in
+//! fs/proc/array.c): `status`, `stat` and `statm`, and also `maps` and all others that show memory. If the process ends
+//! meanwhile, the reader drops the last reference and tears down the address space (`exit_mmap()`). This writes shared
+//! mappings of files back, and then the reader waits without a limit for a file system that the process may serve itself.
+//! A kill does not end such a wait. `comm`, `task`, `syscall`, `stack`, `wchan` and `ns` take no reference.
+//!
+//! Therefore a thread that others wait for reads `status` or `stat` only of itself, or of a thread that cannot end
+//! meanwhile because it waits for an answer from this process. FUSE does not end such a wait before the answer.
 
-use std::io;
+use std::{io, mem::MaybeUninit};
+
+use rustix::fs::{Mode, OFlags, RawDir, open};
 
 use crate::sys::process::privileges::CapabilitySet;
 
+/// Bytes for directory entries: two dots and at least one thread id.
+const ENTRIES: usize = 128;
+
+/// The id of a thread's process, by the thread's id in this process's pid namespace. Takes no reference to the address
+/// space.
+///
+/// The directory `/proc/TID/task` lists the threads of the process in the order of their creation (`first_tid()` in
+/// fs/proc/base.c). The first one has the id of the process.
+///
+/// # Errors
+/// If the directory cannot be read: `NotFound` or `ESRCH` if the thread is gone.
+pub fn process_of(thread: u32) -> io::Result<u32> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let task = open(format!("/proc/{thread}/task"), flags, Mode::empty())?;
+    let mut space = [MaybeUninit::uninit(); ENTRIES];
+    let mut entries = RawDir::new(task, &mut space);
+    while let Some(entry) = entries.next() {
+        if let Some(process) = entry?.file_name().to_str().ok().and_then(|name| name.parse().ok()) {
+            return Ok(process);
+        }
+    }
+    Err(io::ErrorKind::NotFound.into())
+}
+
 /// A thread's `status` file.
+///
+/// A thread chooses its own name, and the kernel writes it into the file with only newlines and backslashes escaped.
+/// The file is therefore read as bytes: a name that is not UTF-8 must not hide the other lines.
 #[derive(Clone, Debug)]
 pub struct ThreadStatus(Vec<u8>);
 
 impl ThreadStatus {
-    /// Reads the file of a thread, by its id in this process's pid namespace.
+    /// Reads the file of a thread, by its id in this process's pid namespace. Takes a reference to the thread's address
+    /// space; see the module.
     ///
     /// # Errors
     /// If it cannot be read: `NotFound` or `ESRCH` if the thread is gone.
@@ -75,5 +111,36 @@ mod tests {
         assert_eq!(status.process(), Some(std::process::id()));
         assert!(!status.is_interrupted());
         assert!(ThreadStatus::read(u32::MAX >> 1).is_err());
+    }
+
+    #[test]
+    fn each_thread_has_the_process_of_its_status() {
+        let own = || rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+        let (send, receive) = std::sync::mpsc::channel();
+        let threads: Vec<_> = (0..20)
+            .map(|_| {
+                let send = send.clone();
+                let (end, ended) = std::sync::mpsc::channel::<()>();
+                let thread = std::thread::spawn(move || {
+                    send.send(own()).unwrap();
+                    let _ = ended.recv();
+                });
+                (end, thread)
+            })
+            .collect();
+        let mut children = vec![std::process::Command::new("sleep").arg("60").spawn().unwrap()];
+        let ids = (0..threads.len()).map(|_| receive.recv().unwrap());
+        for thread in ids.chain([own(), 1, children[0].id()]) {
+            assert_eq!(Some(process_of(thread).unwrap()), ThreadStatus::read(thread).unwrap().process());
+        }
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        for (end, thread) in threads {
+            drop(end);
+            thread.join().unwrap();
+        }
+        assert!(process_of(u32::MAX >> 1).is_err());
     }
 }
