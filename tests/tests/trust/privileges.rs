@@ -26,19 +26,24 @@ const CAPABILITIES: [(&str, u64); 7] = [
 ];
 
 /// The processes of `SECURITY.md`: the name in `tracer doctor`, and the capabilities that each keeps.
-const KEPT: [(&str, &[&str]); 7] = [
+const KEPT: [(&str, &[&str]); 8] = [
     ("mount", &["CAP_BPF", "CAP_PERFMON", "CAP_SYS_ADMIN", "CAP_SYSLOG", "CAP_SYS_PTRACE"]),
     ("closer", &[]),
     ("opener", &["CAP_DAC_READ_SEARCH"]),
     ("client memory", &["CAP_SYS_PTRACE", "CAP_DAC_OVERRIDE"]),
+    ("state file", &[]),
     ("record", &["CAP_BPF", "CAP_SYSLOG"]),
     ("hist", &["CAP_BPF", "CAP_SYSLOG"]),
     ("list", &[]),
 ];
 
 /// The daemon's helpers: process name, name in `tracer doctor`, and the number at the start.
-const HELPERS: [(&str, &str, usize); 3] =
-    [("tracer-closer", "closer", 1), ("tracer-memory", "client memory", 3), ("tracer-opener", "opener", 3)];
+const HELPERS: [(&str, &str, usize); 4] = [
+    ("tracer-closer", "closer", 1),
+    ("tracer-memory", "client memory", 3),
+    ("tracer-opener", "opener", 3),
+    ("tracer-state", "state file", 2),
+];
 
 /// The bits of the named capabilities.
 fn mask<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<u64> {

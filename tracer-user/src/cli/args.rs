@@ -52,6 +52,9 @@ pub(super) enum Command {
     /// Open files for a daemon. Used by `mount`.
     #[command(hide = true, name = crate::fs::OPENER)]
     OpenFiles,
+    /// Write the state file of a daemon. Used by `mount`.
+    #[command(hide = true, name = crate::fs::STATE_WRITER)]
+    WriteState,
 }
 
 /// Count hits of events in tables in the kernel, by keys, and print the tables at the end.

@@ -54,15 +54,20 @@ pub(super) fn leave_terminal() -> anyhow::Result<()> {
     Ok(std::env::set_current_dir("/")?)
 }
 
+/// In the daemon: opens the file that replaces standard output and error. A daemon that serves opens no file for
+/// writing.
+pub(super) fn open_null() -> std::io::Result<File> {
+    File::options().read(true).write(true).open("/dev/null")
+}
+
 /// In the daemon: reports to the parent that it serves. Then replaces standard output and error, because the caller may
 /// wait for their end. From then on, messages go to `log` or to the system's log.
-pub(super) fn report_ready(log: Option<File>) -> std::io::Result<()> {
+pub(super) fn report_ready(null: &File, log: Option<File>) -> std::io::Result<()> {
     std::io::Write::write_all(&mut std::io::stdout().lock(), b"\n")?;
     std::io::Write::flush(&mut std::io::stdout().lock())?;
-    let null = File::options().read(true).write(true).open("/dev/null")?;
-    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stdout(null)?;
     // A panic writes its message there.
-    rustix::stdio::dup2_stderr(log.as_ref().unwrap_or(&null))?;
+    rustix::stdio::dup2_stderr(log.as_ref().unwrap_or(null))?;
     super::log::leave_stderr(log);
     Ok(())
 }

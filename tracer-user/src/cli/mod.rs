@@ -58,6 +58,7 @@ pub fn main() -> ExitCode {
         Command::Mount(args) => mount::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Exec(args) => exec::run(&args),
         Command::OpenFiles => crate::fs::open_files().map(|()| ExitCode::SUCCESS).map_err(Into::into),
+        Command::WriteState => crate::fs::write_state().map(|()| ExitCode::SUCCESS).map_err(Into::into),
         Command::CloseEvents => crate::fs::close_events().map(|()| ExitCode::SUCCESS).map_err(Into::into),
         Command::ClientMemory => {
             crate::engine::client_memory::run().map(|()| ExitCode::SUCCESS).map_err(Into::into)

@@ -42,7 +42,9 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
     // (If a dead mirror is in the way, `serve` creates the directory and reports errors.)
     let _ = std::fs::create_dir_all(&at);
     crate::sys::process::descriptors::close_on_exec().context("descriptors that were inherited")?;
-    let helpers = Helpers::start();
+    // A mirror that ends with a process has no state to restore.
+    let keep = until.is_none();
+    let helpers = Helpers::start(keep);
     confine::drop_capabilities(Role::Daemon);
     confine::hide_memory();
     let facts = Arc::new(Facts::running()?);
@@ -55,17 +57,18 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
         .clone()
         .zip(notify::interval())
         .map(|(manager, every)| Heartbeat { every, beat: Box::new(move || manager.alive()) });
+    // A daemon that serves opens no file for writing.
+    let null = args.detached.then(background::open_null).transpose().context("/dev/null")?;
+    let report = args.ready_fd.map(|fd| File::options().write(true).open(format!("/proc/self/fd/{fd}")));
+    let report = report.transpose().context("the descriptor of --ready-fd")?;
     let ready = move || {
-        if args.detached {
-            background::report_ready(log.take())?;
+        if let Some(null) = &null {
+            background::report_ready(null, log.take())?;
         } else if let Some(file) = log.take() {
             log::leave_stderr(Some(file));
         }
         manager.as_ref().map_or(Ok(()), |manager| manager.ready())?;
-        match args.ready_fd {
-            Some(fd) => File::options().write(true).open(format!("/proc/self/fd/{fd}"))?.write_all(b"\n"),
-            None => Ok(()),
-        }
+        report.map_or(Ok(()), |mut file| file.write_all(b"\n"))
     };
     let owner = args.serving.owner();
     let mut boot = Vec::new();
@@ -73,8 +76,6 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
         boot.push(Boot::read(&std::fs::read_to_string("/proc/cmdline").context("/proc/cmdline")?));
     }
     boot.extend(args.trace_event.iter().map(|list| Boot::events(list)));
-    // A mirror that ends with a process has no state to restore.
-    let keep = until.is_none();
     let options =
         Options { at, owner, helpers, heartbeat, over: args.over, until, keep, restore: args.restore, boot };
     fs::serve(mirror, options, ready)

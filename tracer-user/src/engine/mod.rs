@@ -58,7 +58,7 @@ pub use command::{
 };
 #[cfg(any(test, feature = "internals"))]
 pub use dependents::emission::emit;
-pub use dependents::emission::{emission, publish_at};
+pub use dependents::emission::{emission, is_published, publish_at};
 pub use instances::List;
 pub use operations::{
     definitions::{definitions, profile},

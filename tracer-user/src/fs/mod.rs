@@ -20,6 +20,7 @@ pub use helpers::{
     Helpers,
     opener::{COMMAND as OPENER, run as open_files},
     reaper::{COMMAND as CLOSER, Closer, run as close_events},
+    state_writer::{COMMAND as STATE_WRITER, run as write_state},
 };
 pub use tree::{
     attributes::{Attributes, Owner},

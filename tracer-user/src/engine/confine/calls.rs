@@ -1,6 +1,7 @@
 //! The system calls of each role.
 //!
-//! [`RUNTIME`] has the calls that a Rust program with threads makes through libc; the other lists are by purpose. The
+//! [`RUNTIME`] has the calls that a Rust program with threads makes through libc; the other lists are by purpose. Only two
+//! roles can open files for writing: the process that writes state files, and the one that writes clients' memory. The
 //! following are in no list and therefore refused: starting programs and processes (execve, clone without
 //! `CLONE_THREAD`), access to other processes (ptrace, process_vm_readv, pidfd_getfd), changes of users and
 //! capabilities (setuid, capset), mount calls except umount2, namespaces, modules, kexec, keys, userfaultfd,
@@ -142,29 +143,34 @@ const MESSAGES: &[c_long] = &[
     libc::SYS_shutdown,
 ];
 
-/// Calls to change files and directories: the state file, pinned maps.
-const CHANGING: &[c_long] = &[
+/// Calls to write to files that are open for writing.
+const WRITING: &[c_long] = &[
     libc::SYS_fallocate,
-    libc::SYS_fchmod,
-    libc::SYS_fchmodat,
     libc::SYS_fdatasync,
     libc::SYS_fsync,
     libc::SYS_ftruncate,
-    libc::SYS_mkdirat,
     libc::SYS_msync,
     libc::SYS_pwrite64,
     libc::SYS_pwritev,
     libc::SYS_pwritev2,
+];
+
+/// Calls to rename files.
+const RENAMING: &[c_long] = &[
     libc::SYS_renameat,
     libc::SYS_renameat2,
-    libc::SYS_umask,
-    libc::SYS_unlinkat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_rename,
 ];
-#[cfg(target_arch = "x86_64")]
-const OLD_CHANGING: &[c_long] =
-    &[libc::SYS_chmod, libc::SYS_mkdir, libc::SYS_rename, libc::SYS_rmdir, libc::SYS_unlink];
-#[cfg(not(target_arch = "x86_64"))]
-const OLD_CHANGING: &[c_long] = &[];
+
+/// Calls to remove names: state files, pinned maps.
+const REMOVING: &[c_long] = &[
+    libc::SYS_unlinkat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_rmdir,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_unlink,
+];
 
 /// Calls for tracing and serving.
 const TRACING: &[c_long] = &[
@@ -173,7 +179,6 @@ const TRACING: &[c_long] = &[
     libc::SYS_pidfd_open,
     libc::SYS_bind,
     libc::SYS_connect,
-    libc::SYS_openat2,
     // Unmounts the mirror at its end.
     libc::SYS_umount2,
 ];
@@ -270,8 +275,10 @@ fn all(lists: &[&[c_long]], rules: &[&[Rule]]) -> Vec<Rule> {
     calls.chain(rules.iter().flat_map(|list| list.iter().copied())).collect()
 }
 
-/// The daemon: serving, enabling, reading, ending.
-pub(super) fn daemon() -> Vec<Rule> {
+/// The daemon: serving, enabling, reading, ending. It opens no file for writing: its user is root, so it could write any
+/// file of root. Only a daemon that pins maps can remove names.
+pub(super) fn daemon(pins: bool) -> Vec<Rule> {
+    let removing = if pins { REMOVING } else { &[] };
     let lists = [
         RUNTIME,
         OLD_RUNTIME,
@@ -280,12 +287,21 @@ pub(super) fn daemon() -> Vec<Rule> {
         WAITING,
         OLD_WAITING,
         MESSAGES,
-        CHANGING,
-        OLD_CHANGING,
+        WRITING,
         TRACING,
+        removing,
     ];
-    all(&lists, &[LIMITED, SOCKETS, OPENING, PRIORITY, &[IOCTL]])
+    all(&lists, &[LIMITED, SOCKETS, OPENING_TO_READ, PRIORITY, &[IOCTL]])
 }
+
+/// The process that writes state files.
+pub(super) fn state_writer() -> Vec<Rule> {
+    let lists = [RUNTIME, OLD_RUNTIME, READING, OLD_READING, MESSAGES, WRITING, RENAMING, REMOVING, COPYING];
+    all(&lists, &[LIMITED, OPENING])
+}
+
+/// Calls with which std copies a file.
+const COPYING: &[c_long] = &[libc::SYS_copy_file_range, libc::SYS_sendfile, libc::SYS_splice];
 
 /// The closer: receives descriptors and closes them. It opens one file, to give way to tracers that open many events.
 pub(super) fn closer() -> Vec<Rule> {

@@ -4,12 +4,19 @@
 //! system calls ([`calls`]) are those that its code and libraries use. Capabilities belong to a thread, so they are
 //! dropped before other threads start. The filter is installed when everything is set up, and covers all threads.
 //!
-//! If the host refuses one of the two, the program logs one warning and continues. It does not try to circumvent a
+//! The helpers that need no access to other processes can also open only the files of their task ([`confine_to`]). The
+//! daemon cannot have such a limit, because it unmounts the mirror and reads files of its clients in /proc. Its filter
+//! allows no open for writing and no change of names instead.
+//!
+//! If the host refuses one of these, the program logs one warning and continues. It does not try to circumvent a
 //! security module: the result is less protection, not more access.
 
 mod calls;
 
+use std::os::fd::BorrowedFd;
+
 use crate::sys::process::{
+    landlock::{self, Enforced, FileAccess},
     privileges::{self, CapabilitySet},
     seccomp::{self, Rule, Scope},
 };
@@ -25,6 +32,8 @@ pub enum Role {
     Opener,
     /// Reads and writes clients' memory for the daemon.
     ClientMemory,
+    /// Writes the state file for the daemon.
+    StateWriter,
     /// `tracer record` once everything is attached.
     Recorder,
     /// `tracer hist` once everything is attached.
@@ -91,11 +100,12 @@ const RECORDER: &[KeptCapability] = &[
 
 impl Role {
     /// The roles with their names, the daemon first.
-    pub const ALL: [(Self, &'static str); 7] = [
+    pub const ALL: [(Self, &'static str); 8] = [
         (Self::Daemon, "mount"),
         (Self::Closer, "closer"),
         (Self::Opener, "opener"),
         (Self::ClientMemory, "client memory"),
+        (Self::StateWriter, "state file"),
         (Self::Recorder, "record"),
         (Self::Histogram, "hist"),
         (Self::Reader, "list"),
@@ -108,7 +118,7 @@ impl Role {
             Self::Opener => OPENER,
             Self::ClientMemory => CLIENT_MEMORY,
             Self::Recorder | Self::Histogram => RECORDER,
-            Self::Closer | Self::Reader => &[],
+            Self::Closer | Self::StateWriter | Self::Reader => &[],
         }
     }
 
@@ -118,7 +128,8 @@ impl Role {
 
     fn rules(self) -> Vec<Rule> {
         match self {
-            Self::Daemon => calls::daemon(),
+            Self::Daemon => calls::daemon(false),
+            Self::StateWriter => calls::state_writer(),
             Self::Closer => calls::closer(),
             Self::Opener => calls::opener(),
             Self::ClientMemory => calls::client_memory(),
@@ -150,6 +161,13 @@ pub fn filter_calls(role: Role) {
     }
 }
 
+/// As [`filter_calls`] for the daemon. One that pins maps can remove names.
+pub fn filter_calls_of_daemon(pins: bool) {
+    if let Err(error) = seccomp::allow(calls::daemon(pins), calls::ABSENT, Scope::Process) {
+        tracing::warn!("cannot filter system calls: {error}");
+    }
+}
+
 fn filter(role: Role, scope: Scope) -> Result<(), seccomp::SeccompError> {
     seccomp::allow(role.rules(), calls::ABSENT, scope)
 }
@@ -158,6 +176,18 @@ fn filter(role: Role, scope: Scope) -> Result<(), seccomp::SeccompError> {
 pub fn confine(role: Role) {
     drop_capabilities(role);
     hide_memory();
+    filter_calls(role);
+}
+
+/// As [`confine`]; the process can then open only these files. Where the kernel has no Landlock, it can open others.
+pub fn confine_to(role: Role, files: &[(BorrowedFd<'_>, FileAccess)]) {
+    drop_capabilities(role);
+    hide_memory();
+    match landlock::limit(files) {
+        Ok(Enforced::Fully | Enforced::Partly) => {}
+        Ok(Enforced::Nothing) => tracing::debug!("the kernel has no Landlock: files are not limited"),
+        Err(error) => tracing::warn!("cannot limit the files that this process can open: {error}"),
+    }
     filter_calls(role);
 }
 

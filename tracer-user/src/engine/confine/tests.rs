@@ -68,14 +68,51 @@ fn every_role_can_use_threads_and_messages() {
 #[test]
 fn a_reading_role_opens_nothing_for_writing() {
     let path = std::env::temp_dir().join(format!("tracer-confine-{}", std::process::id()));
-    for role in [Role::Recorder, Role::Histogram, Role::Reader, Role::Closer] {
+    for role in [Role::Daemon, Role::Opener, Role::Recorder, Role::Histogram, Role::Reader, Role::Closer] {
         let opened = confined(role, || File::create(&path).map(drop));
         assert_eq!(opened.unwrap_err().kind(), ErrorKind::PermissionDenied, "{role:?}");
     }
     assert!(!path.exists());
-    // The daemon writes a state file.
-    confined(Role::Daemon, || File::create(&path)).unwrap();
+    confined(Role::StateWriter, || File::create(&path)).unwrap();
     std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_daemon_changes_no_file_of_root() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = std::env::temp_dir().join(format!("tracer-confine-daemon-{}", std::process::id()));
+    std::fs::create_dir(&dir).unwrap();
+    let (file, other) = (dir.join("file"), dir.join("other"));
+    std::fs::write(&file, "kept").unwrap();
+    let open = File::options().read(true).write(true).open(&file).unwrap();
+    let denied = |what: &str, result: std::io::Result<()>| {
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::PermissionDenied, "{what}");
+    };
+    confined(Role::Daemon, || {
+        let options =
+            |read, write, append| File::options().read(read).write(write).append(append).open(&file);
+        for (read, write, append) in [(false, true, false), (true, true, false), (false, false, true)] {
+            denied("opens", options(read, write, append).map(drop));
+        }
+        let again = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&open));
+        denied("opens again", File::options().write(true).open(again).map(drop));
+        denied("creates", File::create_new(&other).map(drop));
+        denied("renames", std::fs::rename(&file, &other));
+        denied("removes", std::fs::remove_file(&file));
+        denied("links", std::fs::hard_link(&file, &other));
+        denied("makes a directory", std::fs::create_dir(&other));
+        denied("changes a mode", open.set_permissions(std::fs::Permissions::from_mode(0o666)));
+        denied("changes a mode", std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)));
+        denied("changes an owner", std::os::unix::fs::chown(&file, Some(1), None));
+        denied(
+            "truncates",
+            rustix::fs::openat(rustix::fs::CWD, &file, rustix::fs::OFlags::TRUNC, rustix::fs::Mode::empty())
+                .map(drop)
+                .map_err(Into::into),
+        );
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
+    });
+    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 #[test]

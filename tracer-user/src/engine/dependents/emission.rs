@@ -146,6 +146,11 @@ pub fn publish_at(engine: &mut Engine, dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Whether it pins maps in a BPF file system.
+pub fn is_published(engine: &Engine) -> bool {
+    engine.published.is_some()
+}
+
 fn publish_one(engine: &mut Engine, published: &mut PublishedEvents, name: &str) -> Result<(), CommandError> {
     published.open(name)?;
     // One per kind of program, because the memory that a record is built in belongs to one program.

@@ -24,7 +24,7 @@ use tokio::{
 
 use self::place::{Mounted, Place, SOURCE};
 use super::{
-    helpers::{Helpers, opener::Opener, reaper},
+    helpers::{Helpers, opener::Opener, reaper, state_writer::StateWriter},
     serve::{
         fuse::Fuse,
         hub::Hub,
@@ -38,8 +38,7 @@ use crate::{
     engine::{
         CommandError, Cooperative, Engine,
         client_memory::ClientMemory,
-        confine::{self, Role},
-        prepare_marks,
+        confine, is_published, prepare_marks,
         saved::{self, Boot},
     },
     ring::Waiter,
@@ -107,7 +106,9 @@ pub struct Options {
 pub fn serve(engine: Engine, mut options: Options, ready: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let place = Place::prepare(&options.at, options.over)?;
     descriptors::allow_descriptors();
-    let (mut engine, mut state_file) = (engine, options.keep.then(|| StateFile::new(place.path())));
+    let writers = std::mem::take(&mut options.helpers.state_writers).into_iter().map(Worker::into_socket);
+    let writer = StateWriter::new(writers.collect::<io::Result<_>>()?);
+    let (mut engine, mut state_file) = (engine, options.keep.then(|| StateFile::new(place.path(), writer)));
     if let Some(closer) = options.helpers.closer.take() {
         engine.guard_with(closer.into_socket()?);
     }
@@ -146,6 +147,7 @@ async fn run(
     #[expect(deprecated)]
     let modules = engine.registry().module_fd().map(AsyncFd::new).transpose()?;
     let facts = Arc::clone(&engine.facts);
+    let pins = is_published(&engine);
     let hub = Hub::new(Tree::new(engine, options.owner), state_file, waiter, opener);
     let its = Arc::downgrade(&hub);
     memory.on_attention(move || {
@@ -176,7 +178,7 @@ async fn run(
         tracing::debug!("cannot read facts in advance: {error}");
     }
     // The filter is in place before the first request is served.
-    confine::filter_calls(Role::Daemon);
+    confine::filter_calls_of_daemon(pins);
     let owner = hub.jobs().start()?;
     let session = session.spawn()?;
     hub.updater.notify_by(session.notifier());
@@ -302,7 +304,7 @@ async fn readable(fd: Option<&AsyncFd<OwnedFd>>) -> io::Result<AsyncFdReadyGuard
 }
 
 /// Restores the settings of a killed daemon, or else applies the settings of the start.
-fn prepare(engine: &mut Engine, state_file: Option<&mut StateFile>, opener: &Opener, options: &Options) {
+fn prepare(engine: &mut Engine, mut state_file: Option<&mut StateFile>, opener: &Opener, options: &Options) {
     prepare_marks(engine);
     let log_failed = |failed: Vec<(String, CommandError)>| {
         for (what, error) in failed {
@@ -315,7 +317,7 @@ fn prepare(engine: &mut Engine, state_file: Option<&mut StateFile>, opener: &Ope
         let quotas = engine.quotas.clone();
         log_failed(saved::restore(engine, &state, &mut |wanted| opener.look_now(&quotas, wanted)));
     } else {
-        if let Some(state_file) = &state_file {
+        if let Some(state_file) = &mut state_file {
             state_file.forget();
         }
         options.boot.iter().for_each(|boot| log_failed(saved::boot(engine, boot)));

@@ -3,6 +3,7 @@
 
 pub(in crate::fs) mod opener;
 pub(in crate::fs) mod reaper;
+pub(in crate::fs) mod state_writer;
 
 use self::reaper::Closer;
 use crate::{engine::client_memory, sys::process::worker::Worker};
@@ -11,6 +12,8 @@ use crate::{engine::client_memory, sys::process::worker::Worker};
 const MEMORY: usize = 3;
 /// The number of processes that open user files. One works; the others replace it if it is killed.
 const OPENERS: usize = 3;
+/// The number of processes that write the state file. One works; the other replaces it if it is killed.
+const STATE_WRITERS: usize = 2;
 
 /// The processes. Each process ends when the socket to it is closed.
 #[derive(Debug)]
@@ -21,11 +24,14 @@ pub struct Helpers {
     pub(super) openers: Vec<Worker>,
     /// Access clients' memory. Requests go to the first process that still runs.
     pub(super) memory: Vec<Worker>,
+    /// Write the state file. Requests go to the first process that still runs.
+    pub(super) state_writers: Vec<Worker>,
 }
 
 impl Helpers {
-    /// Starts the processes. If a process does not start, this is logged and the daemon works without it.
-    pub fn start() -> Self {
+    /// Starts the processes, and those that write a state file if the daemon keeps one. If a process does not start, this
+    /// is logged and the daemon works without it.
+    pub fn start(keeps_state: bool) -> Self {
         let closer = Closer::start()
             .inspect_err(|error| tracing::warn!("no process closes events later: {error}"))
             .ok();
@@ -36,7 +42,15 @@ impl Helpers {
                 .inspect_err(|error| tracing::warn!("clients' memory cannot be reached: {error}"))
                 .ok()
         };
+        let state_writer = || {
+            state_writer::start()
+                .inspect_err(|error| tracing::warn!("the state cannot be saved: {error}"))
+                .ok()
+        };
         let openers = (0..OPENERS).map_while(|_| opener()).collect();
-        Self { closer, openers, memory: (0..MEMORY).map_while(|_| start()).collect() }
+        let memory = (0..MEMORY).map_while(|_| start()).collect();
+        let writers = if keeps_state { STATE_WRITERS } else { 0 };
+        let state_writers = (0..writers).map_while(|_| state_writer()).collect();
+        Self { closer, openers, memory, state_writers }
     }
 }

@@ -1,43 +1,46 @@
 //! The state file: the settings of a mirror, which a killed daemon leaves to the next one.
 //!
 //! The whole file is written again before a write that changed a setting is answered. It is removed when the daemon
-//! ends regularly.
+//! ends regularly. Another process writes and removes it ([`StateWriter`]).
 //!
 //! The file is not trusted at the start. If it is not a regular file that only root can write, or has impossible
 //! settings, it is renamed, and the daemon starts without it.
 
 use std::{
     fs,
-    io::{self, Read, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    io::{self, Read},
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
 use rustix::{fs::OFlags, io::Errno};
 
-use crate::engine::{
-    Engine,
-    saved::{self, SAVED_MAX, Saved, SavedError},
+use crate::{
+    engine::{
+        Engine,
+        saved::{self, SAVED_MAX, Saved, SavedError},
+    },
+    fs::helpers::state_writer::{DIR, StateWriter},
 };
-
-/// The directory of the files of all mirrors. It is in memory, because the mirrors do not survive a reboot.
-const DIR: &str = "/run/tracer/state";
 
 /// Saves the state of one mirror.
 #[derive(Debug)]
 pub(in crate::fs) struct StateFile {
     path: PathBuf,
+    writer: StateWriter,
     last: Saved,
 }
 
 impl StateFile {
     /// Creates the state file of the mirror that is mounted at `at`.
-    pub(in crate::fs) fn new(at: &Path) -> Self {
-        Self { path: Path::new(DIR).join(name(at)), last: Saved::default() }
+    pub(in crate::fs) fn new(at: &Path, mut writer: StateWriter) -> Self {
+        let name = name(at);
+        writer.set_name(&name);
+        Self { path: Path::new(DIR).join(name), writer, last: Saved::default() }
     }
 
     /// Loads the state that a killed daemon left. Returns `None` if there is none. A file that cannot be used is
-    /// logged and renamed.
+    /// logged and renamed. Must be called before the daemon filters its system calls.
     pub(in crate::fs) fn load(&self) -> Option<Saved> {
         let error = match read(&self.path) {
             Ok(saved) => return saved,
@@ -69,22 +72,14 @@ impl StateFile {
         }
     }
 
-    fn write(&self, saved: &Saved) -> io::Result<()> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(DIR)?;
-        let new = self.path.with_extension("new");
-        let mut file = fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        file.write_all(&serde_json::to_vec(saved)?)?;
-        fs::rename(&new, &self.path)
+    fn write(&mut self, saved: &Saved) -> io::Result<()> {
+        Ok(self.writer.write(&serde_json::to_vec(saved)?)?)
     }
 
     /// Removes the file.
-    pub(in crate::fs) fn forget(&self) {
-        for path in [&self.path, &self.path.with_extension("new")] {
-            if let Err(error) = fs::remove_file(path)
-                && error.kind() != io::ErrorKind::NotFound
-            {
-                tracing::warn!("{}: {error}", path.display());
-            }
+    pub(in crate::fs) fn forget(&mut self) {
+        if let Err(error) = self.writer.remove() {
+            tracing::warn!("cannot remove {}: {error}", self.path.display());
         }
     }
 }
@@ -158,7 +153,8 @@ mod tests {
         use rustix::fs::{CWD, FileType, Mode, mknodat};
         let dir = std::env::temp_dir().join(format!("tracer-state-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
-        let state_file = StateFile { path: dir.join("x.json"), last: Saved::default() };
+        let writer = StateWriter::default();
+        let state_file = StateFile { path: dir.join("x.json"), writer, last: Saved::default() };
         let aside = dir.join("x.json.bad");
         let mode = |path: &Path| fs::symlink_metadata(path).unwrap().mode() & 0o777;
         assert_eq!(state_file.load(), None);

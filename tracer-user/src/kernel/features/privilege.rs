@@ -8,7 +8,10 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use super::feature::{Feature, Group, feature};
 use crate::kernel::Answer;
-use crate::sys::{Errno, mount, process::seccomp};
+use crate::sys::{
+    Errno, mount,
+    process::{landlock, seccomp},
+};
 
 /// The facts that explain the kernel's refusals, read once.
 pub(super) struct Privileges {
@@ -148,6 +151,18 @@ pub(super) fn features(privileges: &Privileges) -> Vec<Feature> {
             Err(Errno::OPNOTSUPP) => Answer::no("the kernel has no filters that answer with an error"),
             // Kernels before 4.14 have filters but lack the query.
             Err(errno) => Answer::unknown(format!("seccomp(2): {errno}")),
+        },
+    ));
+    features.push(feature(
+        Group::Privileges,
+        "landlock",
+        "limits on the files that processes of the daemon can open",
+        "5.13 (CONFIG_SECURITY_LANDLOCK, and landlock in lsm=)",
+        match landlock::probe() {
+            Ok(_) => Answer::Yes,
+            Err(Errno::NOSYS) => Answer::no("this kernel lacks it"),
+            Err(Errno::OPNOTSUPP) => Answer::no("it was not enabled at boot"),
+            Err(errno) => Answer::unknown(format!("landlock_create_ruleset(2): {errno}")),
         },
     ));
     for (name, path, purpose, since) in SYSCTLS {

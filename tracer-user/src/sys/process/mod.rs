@@ -2,6 +2,7 @@
 
 pub mod descriptors;
 pub mod held;
+pub mod landlock;
 pub mod privileges;
 pub mod seccomp;
 pub mod worker;

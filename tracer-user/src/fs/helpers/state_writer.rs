@@ -1,0 +1,272 @@
+//! The process that writes the state file for a daemon.
+//!
+//! The daemon is a process of root, and a part of it that a client took over could write any file of root. So its system
+//! call filter allows no open for writing, and no change of names. This process writes instead. It knows one file name,
+//! which the daemon sends before it serves clients. By Landlock it reaches no directory but that of the state files.
+//!
+//! Each message is one packet: a letter and, for [`NAME`], the name. The content of [`WRITE`] is a file in memory, whose
+//! descriptor is sent along. The answer is an error number, 0 for success.
+
+use std::{
+    fs::{DirBuilder, File},
+    io::{self, IoSlice, IoSliceMut, Read, Seek, Write},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::fs::DirBuilderExt,
+    },
+    path::Path,
+    process::Stdio,
+    time::Duration,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{AtFlags, MemfdFlags, Mode, OFlags, memfd_create, open, openat, renameat, unlinkat},
+    io::Errno,
+    net::{
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+        SendFlags, recv, recvmsg, send, sendmsg,
+    },
+};
+
+use crate::{
+    engine::{
+        confine::{self, Role},
+        saved::SAVED_MAX,
+    },
+    sys::process::{landlock::FileAccess, worker::Worker},
+};
+
+/// The hidden command of this program that runs as the process.
+pub const COMMAND: &str = "write-state";
+
+/// The directory of the files of all mirrors. It is in memory, because the mirrors do not survive a reboot.
+pub(in crate::fs) const DIR: &str = "/run/tracer/state";
+
+/// The letters of the messages: sets the name, once; replaces the file; removes it.
+const NAME: u8 = b'n';
+const WRITE: u8 = b'w';
+const REMOVE: u8 = b'r';
+
+/// Maximum length of a file name (`NAME_MAX`).
+const NAME_MAX: usize = 255;
+/// How long the daemon waits for an answer. The files are in memory, so only a stopped process takes longer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The daemon's side. Requests go to the first process that still answers.
+#[derive(Debug, Default)]
+pub(in crate::fs) struct StateWriter {
+    processes: Vec<OwnedFd>,
+}
+
+impl StateWriter {
+    /// Creates the daemon's side of the processes that run [`run`] at the other ends of the sockets.
+    pub(in crate::fs) fn new(processes: Vec<OwnedFd>) -> Self {
+        Self { processes }
+    }
+
+    /// Sets the name of the file for all processes.
+    pub(in crate::fs) fn set_name(&mut self, name: &str) {
+        let message = [&[NAME], name.as_bytes()].concat();
+        self.processes.retain(|socket| match request(socket.as_fd(), &message, None) {
+            Ok(()) => true,
+            Err(errno) => {
+                tracing::warn!("a process that writes state files does not work: {errno}");
+                false
+            }
+        });
+    }
+
+    /// Replaces the file.
+    ///
+    /// # Errors
+    /// The error of the write, `EIO` if no process is left.
+    pub(in crate::fs) fn write(&mut self, content: &[u8]) -> Result<(), Errno> {
+        let mut memory = File::from(memfd_create("state", MemfdFlags::CLOEXEC)?);
+        memory.write_all(content).and_then(|()| memory.rewind()).map_err(|_| Errno::NOMEM)?;
+        self.send(WRITE, Some(memory.as_fd()))
+    }
+
+    /// Removes the file, if it exists.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub(in crate::fs) fn remove(&mut self) -> Result<(), Errno> {
+        self.send(REMOVE, None)
+    }
+
+    fn send(&mut self, letter: u8, content: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+        while let Some(socket) = self.processes.first() {
+            match request(socket.as_fd(), &[letter], content) {
+                // It is gone, or its late answer would be taken for that to the next request.
+                Err(Errno::PIPE | Errno::CONNRESET | Errno::TIMEDOUT) => drop(self.processes.remove(0)),
+                answer => return answer,
+            }
+        }
+        Err(Errno::IO)
+    }
+}
+
+/// Sends a request and waits for its answer.
+fn request(socket: BorrowedFd<'_>, message: &[u8], content: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let content: Vec<_> = content.into_iter().collect();
+    if !content.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(&content));
+    }
+    sendmsg(socket, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+    let patience = Timespec::try_from(PATIENCE).map_err(|_| Errno::INVAL)?;
+    let answered = loop {
+        match poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&patience)) {
+            Err(Errno::INTR) => {}
+            answered => break answered?,
+        }
+    };
+    if answered == 0 {
+        return Err(Errno::TIMEDOUT);
+    }
+    let mut answer = [0; 4];
+    match recv(socket, &mut answer[..], RecvFlags::DONTWAIT)? {
+        (4, _) => match u32::from_le_bytes(answer) {
+            0 => Ok(()),
+            number => Err(Errno::from_raw_os_error(number.cast_signed())),
+        },
+        _ => Err(Errno::PIPE),
+    }
+}
+
+/// Starts the process.
+///
+/// # Errors
+/// When no process can be started.
+pub(in crate::fs) fn start() -> io::Result<Worker> {
+    Worker::start(COMMAND, Stdio::null())
+}
+
+/// Runs in the process: writes the file until the other end of the socket is closed.
+///
+/// # Errors
+/// When standard input is not a socket, or the directory cannot be created.
+pub fn run() -> io::Result<()> {
+    // A new session: the terminal sends this process no signals and does not list it.
+    let _ = rustix::process::setsid();
+    let _ = rustix::thread::set_name(c"tracer-state");
+    let dir = make(Path::new(DIR))?;
+    confine::confine_to(Role::StateWriter, &[(dir.as_fd(), FileAccess::Replace)]);
+    Ok(serve(io::stdin().as_fd(), dir.as_fd())?)
+}
+
+/// Opens a directory for root alone, and creates it if it does not exist.
+fn make(dir: &Path) -> io::Result<OwnedFd> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    Ok(open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Answers the requests from a socket until its other end is closed.
+fn serve(socket: BorrowedFd<'_>, dir: BorrowedFd<'_>) -> Result<(), Errno> {
+    let mut name = None;
+    loop {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut message = [0; NAME_MAX + 2];
+        let length = match recvmsg(
+            socket,
+            &mut [IoSliceMut::new(&mut message)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC,
+        ) {
+            Err(Errno::INTR) => continue,
+            came => came?.bytes,
+        };
+        let content = control.drain().find_map(|part| match part {
+            RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
+            _ => None,
+        });
+        let Some((letter, rest)) = message.get(..length).and_then(|message| message.split_first()) else {
+            return Ok(());
+        };
+        let done = match (*letter, &name, content) {
+            (NAME, None, _) => plain(rest).map(|plain| name = Some(plain)),
+            (WRITE, Some(name), Some(content)) => replace(dir, name, content),
+            (REMOVE, Some(name), _) => remove(dir, name),
+            _ => Err(Errno::INVAL),
+        };
+        let number = done.map_or_else(|errno| errno.raw_os_error().cast_unsigned(), |()| 0);
+        send(socket, &number.to_le_bytes(), SendFlags::NOSIGNAL)?;
+    }
+}
+
+/// A name in the directory itself.
+fn plain(name: &[u8]) -> Result<String, Errno> {
+    let name = std::str::from_utf8(name).map_err(|_| Errno::INVAL)?;
+    let fits = (1..=NAME_MAX).contains(&name.len()) && !name.contains(['/', '\0']) && !name.starts_with('.');
+    if fits { Ok(name.to_owned()) } else { Err(Errno::INVAL) }
+}
+
+/// The name of the file while it is being written.
+fn unfinished(name: &str) -> std::path::PathBuf {
+    Path::new(name).with_extension("new")
+}
+
+fn replace(dir: BorrowedFd<'_>, name: &str, content: OwnedFd) -> Result<(), Errno> {
+    let new = unfinished(name);
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file = File::from(openat(dir, &new, flags, Mode::RUSR | Mode::WUSR)?);
+    let mut content = File::from(content).take(SAVED_MAX as u64 + 1);
+    io::copy(&mut content, &mut file).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    renameat(dir, &new, dir, name)
+}
+
+fn remove(dir: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
+    for name in [Path::new(name), &unfinished(name)] {
+        match unlinkat(dir, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    #[test]
+    fn only_the_named_file_is_written() {
+        let dir = std::env::temp_dir().join(format!("tracer-state-writer-{}", std::process::id()));
+        let opened = make(&dir).unwrap();
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let thread = std::thread::spawn(move || serve(theirs.as_fd(), opened.as_fd()));
+        let mut writer = StateWriter::new(vec![ours]);
+        assert_eq!(writer.write(b"text"), Err(Errno::INVAL), "it has no name");
+        for name in ["../x", "/etc/x", ".", "..", "", "a\0b", &"x".repeat(300)] {
+            let message = [&[NAME], name.as_bytes()].concat();
+            assert_eq!(request(writer.processes[0].as_fd(), &message, None), Err(Errno::INVAL), "{name}");
+        }
+        writer.set_name("mirror.json");
+        let other = request(writer.processes[0].as_fd(), b"nother.json", None);
+        assert_eq!(other, Err(Errno::INVAL), "the name is set once");
+        let large = vec![b'x'; 1 << 20];
+        for content in [&b"first"[..], b"", &large] {
+            writer.write(content).unwrap();
+            assert_eq!(fs::read(dir.join("mirror.json")).unwrap(), content);
+        }
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
+        fs::write(dir.join("mirror.new"), "left").unwrap();
+        writer.remove().unwrap();
+        writer.remove().unwrap();
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+        assert_eq!(request(writer.processes[0].as_fd(), b"x", None), Err(Errno::INVAL));
+        writer.processes.clear();
+        thread.join().unwrap().unwrap();
+        assert_eq!(writer.write(b"text"), Err(Errno::IO), "no process is left");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}
