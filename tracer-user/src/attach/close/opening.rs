@@ -12,7 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 /// Largest number of threads that close links.
 const THREADS: usize = 32;
 /// The lock file: every tracer on this kernel can open it, whatever its view of the file system.
-const LOCK_FILE: &str = "/sys/kernel/btf/vmlinux";
+pub const LOCK_FILE: &str = "/sys/kernel/btf/vmlinux";
 /// Steps that a closer waits for tracers that open events: before one event, and before all events that it closes.
 /// The waits are limited because any process can hold the lock indefinitely.
 const PATIENCE: u32 = 400;

@@ -28,7 +28,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{MemfdFlags, memfd_create},
+    fs::{MemfdFlags, Mode, OFlags, memfd_create, open},
     io::Errno,
     net::{
         RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -45,7 +45,7 @@ use crate::{
     event::program::{Notes, ProgramError},
     kernel::opened::{Identity, OpenedFile},
     lang::facts::{FileRequest, Files, Found},
-    sys::process::worker::Worker,
+    sys::process::{landlock::FileAccess, worker::Worker},
 };
 
 /// The hidden command of this program that runs as the opener.
@@ -325,7 +325,9 @@ pub fn run() -> io::Result<()> {
     // A new session: the terminal sends this process no signals and does not list it.
     let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(c"tracer-opener");
-    confine::confine(Role::Opener);
+    // Clients name files everywhere.
+    let root = open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    confine::confine_to(Role::Opener, &[(root.as_fd(), FileAccess::Read)]);
     serve(io::stdin().as_fd().try_clone_to_owned()?)
 }
 

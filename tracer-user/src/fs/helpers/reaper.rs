@@ -11,10 +11,12 @@ use std::{
     process::Stdio,
 };
 
+use rustix::fs::{Mode, OFlags, open};
+
 use crate::{
     attach,
     engine::confine::{self, Role},
-    sys::process::worker::Worker,
+    sys::process::{landlock::FileAccess, worker::Worker},
 };
 
 /// The hidden command of this program that runs as the closer.
@@ -72,7 +74,9 @@ pub fn run() -> io::Result<()> {
     // A new session: the terminal sends this process no signals and does not list it.
     let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(c"tracer-closer");
-    // Holding descriptors needs no capability.
-    confine::confine(Role::Closer);
+    // Holding descriptors needs no capability, and only one file.
+    let lock_file = open(attach::LOCK_FILE, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
+    let files: Vec<_> = lock_file.iter().map(|file| (file.as_fd(), FileAccess::Read)).collect();
+    confine::confine_to(Role::Closer, &files);
     Ok(attach::hold(io::stdin().as_fd())?)
 }
