@@ -19,14 +19,17 @@ use fuser::{
 use super::{
     errno::errno,
     hub::{Hub, TTL, kept},
-    inodes, ioctl,
+    ioctl,
     opening::Opening,
     owner::{View, When},
     reads::Read,
 };
 use crate::{
     engine::{Cooperative, quota::Kind, records::Writer, user},
-    fs::tree::open::{Access, Client},
+    fs::tree::{
+        inodes,
+        open::{Access, Client},
+    },
     lang::facts::{FileRequest, Files},
 };
 

@@ -13,7 +13,6 @@ use fuser::{FileAttr, FileType, INodeNo};
 use tokio::sync::Notify;
 
 use super::{
-    inodes::Inodes,
     lookups::Lookups,
     notify::ProgramUpdater,
     owner::{Jobs, OWN, View, When},
@@ -31,7 +30,7 @@ use crate::{
     event::InstanceId,
     fs::{
         helpers::opener::Opener,
-        tree::{attributes::Attributes, dispatch::Tree},
+        tree::{attributes::Attributes, dispatch::Tree, inodes::Inodes},
     },
     ring::Waiter,
 };

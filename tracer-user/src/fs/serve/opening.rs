@@ -7,13 +7,12 @@ use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyOpen};
 use super::{
     errno::errno,
     hub::Hub,
-    inodes,
     owner::{View, When},
     reads::PATIENCE,
 };
 use crate::{
     engine::quota::{Charge, Kind},
-    fs::tree::open::Access,
+    fs::tree::{inodes, open::Access},
 };
 
 /// A request to open a file.

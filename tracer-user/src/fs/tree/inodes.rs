@@ -13,7 +13,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use crate::fs::tree::{attributes::Attributes, node::NUMBER_BITS};
+use super::{attributes::Attributes, node::NUMBER_BITS};
 
 /// The slot of uids that found no free one.
 const SHARED: u64 = 1;
