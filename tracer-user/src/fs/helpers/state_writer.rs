@@ -17,6 +17,7 @@ use std::{
     },
     path::Path,
     process::Stdio,
+    sync::Arc,
     time::Duration,
 };
 
@@ -28,6 +29,11 @@ use rustix::{
         RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
         SendFlags, recv, recvmsg, send, sendmsg,
     },
+};
+
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    flag,
 };
 
 use crate::{
@@ -83,7 +89,7 @@ impl StateWriter {
     /// # Errors
     /// The error of the write, `EIO` if no process is left.
     pub(in crate::fs) fn write(&mut self, content: &[u8]) -> Result<(), Errno> {
-        let mut memory = File::from(memfd_create("state", MemfdFlags::CLOEXEC)?);
+        let mut memory = File::from(memory()?);
         memory.write_all(content).and_then(|()| memory.rewind()).map_err(|_| Errno::NOMEM)?;
         self.send(WRITE, Some(memory.as_fd()))
     }
@@ -105,6 +111,15 @@ impl StateWriter {
             }
         }
         Err(Errno::IO)
+    }
+}
+
+/// A file in memory. A host may refuse those that could be executed (`vm.memfd_noexec`), and kernels before 6.3 do not
+/// know the flag for others.
+fn memory() -> Result<OwnedFd, Errno> {
+    match memfd_create("state", MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => memfd_create("state", MemfdFlags::CLOEXEC),
+        made => made,
     }
 }
 
@@ -153,6 +168,10 @@ pub fn run() -> io::Result<()> {
     // A new session: the terminal sends this process no signals and does not list it.
     let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(c"tracer-state");
+    // The daemon still needs this process when a signal ends all processes of a group.
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        flag::register(signal, Arc::default())?;
+    }
     let dir = make(Path::new(DIR))?;
     confine::confine_to(Role::StateWriter, &[(dir.as_fd(), FileAccess::Replace)]);
     Ok(serve(io::stdin().as_fd(), dir.as_fd())?)
@@ -189,8 +208,8 @@ fn serve(socket: BorrowedFd<'_>, dir: BorrowedFd<'_>) -> Result<(), Errno> {
         };
         let done = match (*letter, &name, content) {
             (NAME, None, _) => plain(rest).map(|plain| name = Some(plain)),
-            (WRITE, Some(name), Some(content)) => replace(dir, name, content),
-            (REMOVE, Some(name), _) => remove(dir, name),
+            (WRITE, Some(name), Some(content)) => replace(socket, dir, name, content),
+            (REMOVE, Some(name), _) => is_asked(socket).and_then(|()| remove(dir, name)),
             _ => Err(Errno::INVAL),
         };
         let number = done.map_or_else(|errno| errno.raw_os_error().cast_unsigned(), |()| 0);
@@ -210,12 +229,30 @@ fn unfinished(name: &str) -> std::path::PathBuf {
     Path::new(name).with_extension("new")
 }
 
-fn replace(dir: BorrowedFd<'_>, name: &str, content: OwnedFd) -> Result<(), Errno> {
+/// Whether the daemon still waits for the answer. It gives up a process that was stopped for long, and another one has
+/// done the work then.
+///
+/// # Errors
+/// `EPIPE` if it does not.
+fn is_asked(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    let mut hung_up = [PollFd::new(&socket, PollFlags::empty())];
+    poll(&mut hung_up, Some(&Timespec::default()))?;
+    if hung_up[0].revents().is_empty() { Ok(()) } else { Err(Errno::PIPE) }
+}
+
+fn replace(socket: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &str, content: OwnedFd) -> Result<(), Errno> {
     let new = unfinished(name);
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    is_asked(socket)?;
+    // A process that was given up may still have the old one open.
+    match unlinkat(dir, &new, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(errno) => return Err(errno),
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = File::from(openat(dir, &new, flags, Mode::RUSR | Mode::WUSR)?);
     let mut content = File::from(content).take(SAVED_MAX as u64 + 1);
     io::copy(&mut content, &mut file).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    is_asked(socket)?;
     renameat(dir, &new, dir, name)
 }
 
@@ -259,6 +296,13 @@ mod tests {
             assert_eq!(fs::read(dir.join("mirror.json")).unwrap(), content);
         }
         assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
+        // A process that was given up does nothing.
+        let (gone, late) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        drop(gone);
+        let (opened, text) = (make(&dir).unwrap(), memory().unwrap());
+        assert_eq!(replace(late.as_fd(), opened.as_fd(), "mirror.json", text), Err(Errno::PIPE));
+        assert_eq!(fs::read(dir.join("mirror.json")).unwrap(), large);
         fs::write(dir.join("mirror.new"), "left").unwrap();
         writer.remove().unwrap();
         writer.remove().unwrap();
