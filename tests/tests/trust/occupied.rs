@@ -1,11 +1,10 @@
 //! A client that occupies a file or a directory for as long as it likes. The victims use the same.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Stdio};
 use std::sync::mpsc::channel;
 
 use anyhow::{Context, Result, ensure};
@@ -18,44 +17,16 @@ use tracer_tests::mirror::{Mounted, set, text};
 use tracer_tests::user_events::{Data, Word, in_step};
 
 use crate::timed::{await_true, soon, within};
+use crate::user::Client;
 
 /// The user and group id of the attacker.
 const ATTACKER: u32 = 65_534;
 /// The user and group id of another client.
 const OTHER: u32 = 65_533;
 
-/// A client, which is killed on drop.
-struct Client {
-    child: Child,
-    said: BufReader<ChildStdout>,
-}
-
-impl Client {
-    fn start(uid: u32, words: &[&str]) -> Result<Self> {
-        let mut command = host::binary_as(uid, uid, "tracer-user-attack", "TRACER_USER_ATTACK_BIN")?;
-        let mut child = command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let said = BufReader::new(child.stdout.take().context("its output")?);
-        Ok(Self { child, said })
-    }
-
-    fn line(&mut self) -> Result<String> {
-        let mut line = String::new();
-        self.said.read_line(&mut line)?;
-        ensure!(!line.is_empty(), "it ended: {:?}", self.child.wait());
-        Ok(line.trim_end().to_owned())
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Does it in another thread; an error if it hangs.
+/// Calls a function in another thread. It is an error if the function does not return soon.
 fn promptly<T: Send + 'static>(what: &str, act: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    within(soon(), act).with_context(|| format!("{what} hangs"))?.with_context(|| what.to_owned())
+    within(soon(), act).with_context(|| format!("{what} does not return"))?.with_context(|| what.to_owned())
 }
 
 /// All that root and another user do with a file must not wait for the attacker's write to it.
@@ -102,7 +73,7 @@ fn a_write_whose_data_never_arrives_delays_no_other_user() {
                 ensure!(attacker.line()? == "writing");
                 await_true("the kernel waits for the data", || Ok(held.reads() > 0))?;
                 serves_others(&file, data).with_context(|| format!("{name}, {how}"))?;
-                ensure!(attacker.child.try_wait()?.is_none(), "{name}: nobody held it");
+                ensure!(attacker.child.try_wait()?.is_none(), "{name}: the write ended");
                 // The attacker itself ends by SIGKILL as soon as its own file system lets it.
                 kill_process(Pid::from_child(&attacker.child), Signal::KILL)?;
                 held.release();
@@ -283,7 +254,7 @@ fn lookups_in_a_directory_do_not_wait_for_one_another() {
         drop(stopped);
         sent?;
         for _ in 0..LOOKUPS {
-            ensure!(is_done.recv_timeout(soon()).context("a lookup hangs")?, "the name exists");
+            ensure!(is_done.recv_timeout(soon()).context("a lookup does not return")?, "the name exists");
         }
         mirror.stop()?.success().map(drop)
     });

@@ -43,7 +43,7 @@ fn number(line: &str, key: &str) -> Result<u64> {
 
 /// A client that is killed on drop.
 pub(crate) struct Client {
-    child: Child,
+    pub(crate) child: Child,
     lines: BufReader<ChildStdout>,
 }
 

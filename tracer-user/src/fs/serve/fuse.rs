@@ -253,8 +253,8 @@ impl Filesystem for Fuse {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        // The kernel writes a page of a shared mapping back in nobody's name. No file of tracefs can be mapped to
-        // write.
+        // The kernel writes a page of a shared mapping back as uid 0 and pid 0, whoever changed the page. No file of
+        // tracefs can be mapped for writing.
         if flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
             return reply.error(Errno::EIO);
         }

@@ -2,9 +2,8 @@
 //! the tree.
 //!
 //! [`hub`] is the state that the threads share. [`opening`], [`reads`] and [`ioctl`] serve requests of several steps.
-//! [`waits`] keeps reads and polls that are not ready, [`signals`] ends
-//! interrupted ones, [`lookups`] reads facts for them, [`notify`] and [`streams`]
-//! notify programs and the kernel of changes, and [`state_file`] saves the settings.
+//! [`waits`] keeps reads and polls that are not ready, [`signals`] ends interrupted ones, [`lookups`] reads facts for
+//! them, [`notify`] and [`streams`] notify programs and the kernel of changes, and [`state_file`] saves the settings.
 
 pub(in crate::fs) mod errno;
 pub(in crate::fs) mod fuse;

@@ -1,8 +1,8 @@
 //! The inodes of files: each uid but root's has its own, so that no uid waits for the lock of another's.
 //!
-//! The kernel locks an inode while write(2) copies its data and until the write is answered. The client decides how long the copy takes:
-//! its buffer can be a page of a file system that it serves itself. A chmod(2) and the writes of all others
-//! to the inode wait meanwhile, and cannot be killed. tracefs has no such lock.
+//! The kernel locks an inode while write(2) copies its data and until the write is answered. The client decides how long
+//! the copy takes: its buffer can be a page of a file system that it serves itself. A chmod(2) and the writes of all
+//! others to the inode wait meanwhile, and cannot be killed. tracefs has no such lock.
 //!
 //! The number of an inode is the number of its file, and a slot in the bits above [`NUMBER_BITS`]. A slot belongs to a
 //! uid while the kernel knows an inode of it. Root's slot is 0, and directories have only that one. The kernel must not
