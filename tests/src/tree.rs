@@ -10,11 +10,11 @@ use tracer_user::fs::{Access, Client, Outcome, Owner, Tree};
 use crate::host;
 
 /// Opens a file as `cat` does.
-pub const READ: Access = Access { read: true, write: false, truncate: false, uid: 0 };
+pub const READ: Access = Access { read: true, write: false, truncate: false, payer: 0 };
 /// Opens a file as `>` does.
-pub const TRUNCATE: Access = Access { read: false, write: true, truncate: true, uid: 0 };
+pub const TRUNCATE: Access = Access { read: false, write: true, truncate: true, payer: 0 };
 /// Opens a file as `>>` does.
-pub const APPEND: Access = Access { read: false, write: true, truncate: false, uid: 0 };
+pub const APPEND: Access = Access { read: false, write: true, truncate: false, payer: 0 };
 
 /// A tree over the running kernel; prints a note and returns `None` when this process is not root.
 ///
@@ -58,7 +58,7 @@ pub fn write(tree: &mut Tree, path: &str, text: &str, access: Access) -> Result<
     let done = if text.is_empty() {
         Ok(0)
     } else {
-        tree.write(handle, text.as_bytes(), Client { thread: 1, uid: 0 })
+        tree.write(handle, text.as_bytes(), Client { thread: 1, payer: 0 })
     };
     tree.close(handle);
     done

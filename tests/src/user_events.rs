@@ -420,6 +420,24 @@ pub fn outlive_first_thread(act: impl FnOnce() -> i32 + Send + 'static) -> ! {
     unreachable!("a thread that ended")
 }
 
+/// Enters a new user namespace that a uid of this one owns. This process must have one thread, and be root.
+///
+/// # Errors
+/// The errors of the calls.
+pub fn enter_user_namespace(owner: u32) -> rustix::io::Result<()> {
+    use rustix::thread::{
+        UnshareFlags, capabilities, set_capabilities, set_thread_res_gid, set_thread_res_uid,
+    };
+
+    let all = capabilities(None)?;
+    set_thread_res_gid(None, rustix::process::Gid::from_raw(owner), None)?;
+    set_thread_res_uid(None, rustix::process::Uid::from_raw(owner), None)?;
+    // Some hosts let only processes with capabilities have namespaces with capabilities.
+    set_capabilities(None, all)?;
+    // SAFETY: Of what a thread has, only its user namespace changes.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER) }
+}
+
 /// Waits for a child process and returns its exit code, or 128 plus the signal number.
 ///
 /// # Errors

@@ -300,9 +300,9 @@ impl Driven {
             }
             4..=6 => {
                 let number = self.number(input);
-                let uid = if what & 128 == 0 { 0 } else { 1000 };
+                let payer = if what & 128 == 0 { 0 } else { 1000 };
                 let access =
-                    Access { read: what & 16 == 0, write: what & 32 != 0, truncate: what & 64 != 0, uid };
+                    Access { read: what & 16 == 0, write: what & 32 != 0, truncate: what & 64 != 0, payer };
                 if self.handles.len() < OPEN_MAX
                     && let Ok((handle, _)) = self.tree.open(number, access, who)
                 {
@@ -321,7 +321,7 @@ impl Driven {
             }
             9..=11 => {
                 let (handle, text) = (self.handle(input), Self::text(input));
-                if let Ok(taken) = self.tree.write(handle, &text, Client { thread: who, uid: 0 }) {
+                if let Ok(taken) = self.tree.write(handle, &text, Client { thread: who, payer: 0 }) {
                     assert!(taken <= text.len(), "more than was written");
                     self.done[2] += u64::from(taken > 0);
                 }
@@ -369,7 +369,7 @@ impl Driven {
             structure: if what & 4 == 0 { Ok(structure) } else { Err(Errno::FAULT) },
             text: if what & 8 == 0 { Ok(text) } else { Err(Errno::FAULT) },
         };
-        let caller = Caller { task, uid: if what & 16 == 0 { 0 } else { 1000 }, file, number, head };
+        let caller = Caller { task, payer: if what & 16 == 0 { 0 } else { 1000 }, file, number, head };
         let _ = caller.try_on(self.tree.engine(), &seen);
     }
 

@@ -144,9 +144,9 @@ fn kinds(tree: &mut Tree) -> Vec<u16> {
 
 fn write(tree: &mut Tree, path: &str, text: &[u8]) {
     let Ok(number) = tree.find(path) else { return };
-    let access = Access { read: false, write: true, truncate: false, uid: 0 };
+    let access = Access { read: false, write: true, truncate: false, payer: 0 };
     if let Ok((handle, _)) = tree.open(number, access, std::process::id()) {
-        let _ = tree.write(handle, text, Client { thread: std::process::id(), uid: 0 });
+        let _ = tree.write(handle, text, Client { thread: std::process::id(), payer: 0 });
         tree.close(handle);
     }
 }
@@ -154,7 +154,7 @@ fn write(tree: &mut Tree, path: &str, text: &[u8]) {
 fn read(tree: &mut Tree, path: &str, size: usize) -> Vec<u8> {
     let mut text = Vec::new();
     let Ok(number) = tree.find(path) else { return text };
-    let access = Access { read: true, write: false, truncate: false, uid: 0 };
+    let access = Access { read: true, write: false, truncate: false, payer: 0 };
     let Ok((handle, _)) = tree.open(number, access, std::process::id()) else { return text };
     while let Ok(Outcome::Data(data)) = tree.read(handle, text.len() as u64, size) {
         if data.is_empty() {

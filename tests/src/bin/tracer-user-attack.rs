@@ -17,27 +17,58 @@ use std::{
 };
 
 use anyhow::{anyhow, bail};
-use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
+use rustix::process::{Gid, Resource, Rlimit, Signal, Uid, getpid, getrlimit, kill_process, setrlimit};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use tracer_tests::{
     blocked_fs,
     races::{self, ONES, ZEROES},
-    user_events::{Data, PERSIST, Page, Word, fork_with},
+    user_events::{Data, PERSIST, Page, Word, enter_user_namespace, fork_with},
 };
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let number = |text: &str| text.parse::<u64>().unwrap_or(0);
     let done = match words[..] {
         ["watch", micros] => return races::watch(Duration::from_micros(number(micros)), false),
         ["watch", micros, "aloud"] => return races::watch(Duration::from_micros(number(micros)), true),
+        ["within", owner, id, ref rest @ ..] => enter(number(owner), number(id)).and_then(|()| run(rest)),
+        ref words => run(words),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}: {error:#}", words.join(" "));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn number(text: &str) -> u64 {
+    text.parse().unwrap_or(0)
+}
+
+/// Enters a new user namespace that a uid owns, and waits for a line, before which the test maps uids and gids of the
+/// namespace. Then becomes one of them.
+fn enter(owner: u64, id: u64) -> anyhow::Result<()> {
+    enter_user_namespace(owner as u32).map_err(|error| anyhow!("a user namespace: {error}"))?;
+    said("entered");
+    std::io::stdin().read_line(&mut String::new())?;
+    let (user, group) = (Uid::from_raw(id as u32), Gid::from_raw(id as u32));
+    set_thread_groups(&[])?;
+    set_thread_res_gid(group, group, group)?;
+    Ok(set_thread_res_uid(user, user, user)?)
+}
+
+fn run(words: &[&str]) -> anyhow::Result<()> {
+    match words[..] {
         ["become", dir, page, program, how] => {
             become_another(dir, page, program, how).map(|never| match never {})
         }
         ["crowd", dir, page, count] => crowd(dir, page, number(count)),
         ["stuck", dir, page] => stuck(dir, page),
-        ["flood", dir, count] => flood(dir, number(count)),
+        ["flood", dir, count] => flood(dir, number(count), "flood"),
+        ["flood", dir, count, name] => flood(dir, number(count), name),
         ["page", dir] => page(dir),
         ["write", file, page, how] => write(Path::new(file), Path::new(page), how),
         ["map", file, first, second] => map(Path::new(file), first, second),
@@ -47,17 +78,34 @@ fn main() -> ExitCode {
         ["races", dir, races, seed, micros] => {
             races::run(Path::new(dir), number(races), number(seed), number(micros)).map(|line| said(&line))
         }
+        ["read", file, count] => read(Path::new(file), number(count)),
         _ => Err(anyhow!(
-            "tracer-user-attack watch|become|crowd|stuck|flood|page|write|map|reopen|take|leave|races ..."
+            "tracer-user-attack [within OWNER UID] watch|become|crowd|stuck|flood|page|write|map|reopen|take|leave|\
+             races|read ..."
         )),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{}: {error:#}", words.join(" "));
-            ExitCode::FAILURE
-        }
     }
+}
+
+/// Threads that read a file again and again until standard input ends. Prints `reading` when each has read it once.
+fn read(file: &Path, threads: u64) -> anyhow::Result<()> {
+    let (send, read) = std::sync::mpsc::channel();
+    for _ in 0..threads {
+        let (file, send) = (file.to_owned(), send.clone());
+        std::thread::spawn(move || {
+            let mut text = Vec::new();
+            loop {
+                text.clear();
+                let done = File::open(&file).and_then(|mut file| file.read_to_end(&mut text));
+                // Nobody listens after the first time.
+                let _ = send.send(done.map(drop));
+            }
+        });
+    }
+    let first = || read.recv()?.map_err(anyhow::Error::from);
+    (0..threads).try_for_each(|_| first())?;
+    said("reading");
+    let _ = std::io::stdin().read_line(&mut String::new());
+    Ok(())
 }
 
 fn said(text: &str) {
@@ -247,15 +295,15 @@ fn leave(dir: &Path, command: &str, count: u64) -> anyhow::Result<()> {
 }
 
 /// Registers as many events as the mirror accepts.
-fn flood(dir: &str, count: u64) -> anyhow::Result<()> {
+fn flood(dir: &str, count: u64, name: &str) -> anyhow::Result<()> {
     let data = Data::open(Path::new(dir))?;
     in_step("a page", Page::fixed(ZEROES, None))?.put(0, &[0]);
-    let persistent = data.register_at("flood_persistent u32 a", ZEROES, 0, 4, PERSIST);
+    let persistent = data.register_at(&format!("{name}_persistent u32 a"), ZEROES, 0, 4, PERSIST);
     let (mut made, mut refused) = (0, 0);
     let mut first = 0;
     let since = Instant::now();
     for number in 0..count {
-        match data.register_first_age(&format!("flood_{number} u32 a")) {
+        match data.register_first_age(&format!("{name}_{number} u32 a")) {
             Ok(_) => made += 1,
             Err(error) => {
                 first = if first == 0 { error } else { first };

@@ -9,6 +9,7 @@ mod hostile_input;
 mod mounts;
 mod occupied;
 mod output;
+mod payers;
 mod privileges;
 mod stuck_owner;
 mod timed;

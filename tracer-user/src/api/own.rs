@@ -70,9 +70,9 @@ impl Place for RefCell<Engine> {
         let line = line(command)?;
         let files = Files::at_once();
         let command = match kind {
-            DyneventType::Synth => Command::DefineSynthetic { text: line.as_bytes(), uid: 0 },
+            DyneventType::Synth => Command::DefineSynthetic { text: line.as_bytes(), payer: 0 },
             DyneventType::Kprobe => {
-                Command::Define { file: File::Kprobe, text: line.as_bytes(), files: &files, uid: 0 }
+                Command::Define { file: File::Kprobe, text: line.as_bytes(), files: &files, payer: 0 }
             }
         };
         execute(&mut self.borrow_mut(), &command)

@@ -45,7 +45,7 @@ pub struct Engine {
     pub(in crate::engine) published: Option<PublishedEvents>,
     pub(in crate::engine) histograms: Histograms,
     pub(in crate::engine) user: UserEvents,
-    /// The quotas of the clients' uids.
+    /// The quotas of the clients' payers.
     pub quotas: Quotas,
     pub(in crate::engine) scheduler: Scheduler<Self>,
     /// The mapped files of processes.
@@ -106,12 +106,12 @@ impl Engine {
         self.user.set_memory(memory, &self.quotas);
     }
 
-    /// Opens `user_events_data` for a uid.
+    /// Opens `user_events_data` for a payer.
     ///
     /// # Errors
     /// The errors of [`UserEvents::open`].
-    pub fn open_user_events(&mut self, uid: u32) -> Result<u64, CommandError> {
-        self.user.open(uid, &self.quotas)
+    pub fn open_user_events(&mut self, payer: u32) -> Result<u64, CommandError> {
+        self.user.open(payer, &self.quotas)
     }
 
     /// Ends the updates of clients' enable bits. Returns the ticket of the clearing of the bits, which is in

@@ -17,7 +17,7 @@
 //! | [`user`], [`client_memory`] | user events and the memory of clients |
 //! | [`records`], [`tasks`] | records on their way to readers, and names of threads |
 //! | [`saved`] | the state that outlives the daemon |
-//! | [`quota`], [`confine`] | limits for clients, and restrictions of the process |
+//! | [`quota`], [`payers`], [`confine`] | limits for clients, and restrictions of the process |
 //! | [`record`], [`hist`] | recordings and histograms of the command line, each in a private engine |
 //! | [`hooks`], [`context`] | the choice of an event's hook, and how programs read the interrupted context |
 //! | [`probes`], [`programs`] | hooks of dynamic events, and events of programs |
@@ -37,6 +37,7 @@ pub mod hooks;
 pub mod instances;
 mod operations;
 pub mod pages;
+pub mod payers;
 pub mod probes;
 pub mod programs;
 pub mod quota;

@@ -1,8 +1,8 @@
-//! Quotas per uid of the resources that all clients share.
+//! Quotas per payer of the resources that all clients share.
 //!
-//! Each kind of resource has a limit per uid, a total limit, and a part of the total that is reserved for uid 0, so
-//! that root can continue after other uids have reached their limits. A [`Charge`] counts until it is dropped. Only the
-//! total applies to uid 0. At most one refusal per minute is logged for each uid and kind. The caller chooses the error
+//! Each kind of resource has a limit per payer, a total limit, and a part of the total that is reserved for root, so
+//! that root can continue after other payers have reached their limits. The payers that have the most leave a part to
+//! others ([`Limits::admit`]). A [`Charge`] counts until it is dropped. Only the total applies to root. At most one refusal per minute is logged for each payer and kind. The caller chooses the error
 //! number, which depends on the operation.
 
 use std::{
@@ -11,20 +11,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::registry::EVENT_IDS;
+use super::{payers::Shown, registry::EVENT_IDS};
 
-/// Time between two log lines for one uid and kind.
+/// Time between two log lines for one payer and kind.
 const QUIET: Duration = Duration::from_secs(60);
-/// Pairs of uid and kind whose last log line is remembered; while it is full, refusals of further pairs are not logged.
+/// Pairs of payer and kind whose last log line is remembered; while it is full, refusals of further pairs are not logged.
 const REMEMBERED: usize = 1024;
+
+/// Maximum number of user events of all payers but root: a half of the events that an instance can enable.
+const CLIENT_EVENTS: usize = 4096;
 
 /// A kind of resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// ioctl(2) requests whose callers wait for an answer.
     PendingRequests,
-    /// User events that clients registered.
+    /// User events. Each is charged to one of the payers that hold it.
     UserEvents,
+    /// User events that a payer holds.
+    HeldEvents,
     /// Bytes of the definitions of user, dynamic and synthetic events.
     DefinitionBytes,
     /// Open files `user_events_data`.
@@ -48,26 +53,39 @@ pub enum Kind {
 /// The limits of a kind, in units or bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// For a uid that is not 0.
-    pub per_uid: usize,
-    /// For all uids together.
+    /// For a payer that is not root.
+    pub per_payer: usize,
+    /// For all payers together.
     pub total: usize,
-    /// The part of `total` that only uid 0 may use.
+    /// The part of `total` that only root may use.
     pub reserved: usize,
+}
+
+impl Limits {
+    /// Whether a payer may have `own` units when all payers together have `all`, both with the new ones.
+    ///
+    /// A payer may not have more than what it leaves to others. So the payers that have the most leave a part of the
+    /// total to those that have nothing: each payer up to its limit, then a half of the rest, a quarter of it, and so on.
+    pub fn admit(self, payer: u32, own: usize, all: usize) -> bool {
+        if payer == 0 {
+            return all <= self.total;
+        }
+        own <= self.per_payer && all.saturating_add(own) <= self.total - self.reserved
+    }
 }
 
 impl Kind {
     /// The limits of a kind.
     pub fn limits(self) -> Limits {
-        let limits = |per_uid, total, reserved| Limits { per_uid, total, reserved };
+        let limits = |per_payer, total, reserved| Limits { per_payer, total, reserved };
         match self {
             Self::PendingRequests => limits(128, 1024, 128),
-            Self::UserEvents => limits(1024, EVENT_IDS, EVENT_IDS / 8),
+            Self::UserEvents => limits(1024, EVENT_IDS, EVENT_IDS - CLIENT_EVENTS),
             Self::DefinitionBytes => limits(256 << 10, 16 << 20, 2 << 20),
             Self::UserEventFiles => limits(256, 8192, 1024),
             Self::Enablers => limits(4096, 262_144, 32_768),
             Self::AddressSpaces => limits(256, 16_384, 2048),
-            Self::OpenFiles => limits(1024, 65_536, 8192),
+            Self::HeldEvents | Self::OpenFiles => limits(1024, 65_536, 8192),
             Self::WaitingReads => limits(64, 1024, 128),
             Self::PendingFiles => limits(4, 32, 8),
             Self::QueuedBytes => limits(4 << 20, 64 << 20, 16 << 20),
@@ -78,7 +96,7 @@ impl Kind {
     fn name(self) -> &'static str {
         match self {
             Self::PendingRequests => "pending requests",
-            Self::UserEvents => "user events",
+            Self::UserEvents | Self::HeldEvents => "user events",
             Self::DefinitionBytes => "bytes of events' definitions",
             Self::UserEventFiles => "open user_events_data files",
             Self::Enablers => "enable addresses of user events",
@@ -92,18 +110,18 @@ impl Kind {
     }
 }
 
-/// A charge would exceed the limit of a uid or the total.
+/// A charge would exceed the limit of a payer or the total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exceeded;
 
 #[derive(Debug, Default)]
 struct Counts {
-    by_uid: HashMap<(u32, Kind), usize>,
+    by_payer: HashMap<(u32, Kind), usize>,
     totals: HashMap<Kind, usize>,
     logged: HashMap<(u32, Kind), Instant>,
 }
 
-/// The counts of all uids. Clones share the counts.
+/// The counts of all payers. Clones share the counts.
 #[derive(Clone, Debug, Default)]
 pub struct Quotas {
     counts: Arc<Mutex<Counts>>,
@@ -121,40 +139,34 @@ impl Quotas {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Charges an amount to a uid until the charge is dropped.
+    /// Charges an amount to a payer until the charge is dropped.
     ///
     /// # Errors
     /// [`Exceeded`] if the amount does not fit the limits of the kind.
-    pub fn charge(&self, uid: u32, kind: Kind, amount: usize) -> Result<Charge, Exceeded> {
-        let limits = kind.limits();
+    pub fn charge(&self, payer: u32, kind: Kind, amount: usize) -> Result<Charge, Exceeded> {
         let mut counts = self.lock();
-        let own = counts.by_uid.get(&(uid, kind)).copied().unwrap_or(0).saturating_add(amount);
+        let own = counts.by_payer.get(&(payer, kind)).copied().unwrap_or(0).saturating_add(amount);
         let all = counts.totals.get(&kind).copied().unwrap_or(0).saturating_add(amount);
-        let fits = if uid == 0 {
-            all <= limits.total
-        } else {
-            own <= limits.per_uid && all <= limits.total - limits.reserved
-        };
-        if !fits && !self.unlimited {
-            counts.log(uid, kind);
+        if !kind.limits().admit(payer, own, all) && !self.unlimited {
+            counts.log(payer, kind);
             return Err(Exceeded);
         }
-        counts.by_uid.insert((uid, kind), own);
+        counts.by_payer.insert((payer, kind), own);
         counts.totals.insert(kind, all);
         drop(counts);
-        Ok(Charge { quotas: self.clone(), uid, kind, amount })
+        Ok(Charge { quotas: self.clone(), payer, kind, amount })
     }
 
-    /// The amount of a kind that is charged to a uid.
-    pub fn used(&self, uid: u32, kind: Kind) -> usize {
-        self.lock().by_uid.get(&(uid, kind)).copied().unwrap_or(0)
+    /// The amount of a kind that is charged to a payer.
+    pub fn used(&self, payer: u32, kind: Kind) -> usize {
+        self.lock().by_payer.get(&(payer, kind)).copied().unwrap_or(0)
     }
 }
 
 impl Counts {
-    fn log(&mut self, uid: u32, kind: Kind) {
+    fn log(&mut self, payer: u32, kind: Kind) {
         let now = Instant::now();
-        if self.logged.get(&(uid, kind)).is_some_and(|last| now.duration_since(*last) < QUIET) {
+        if self.logged.get(&(payer, kind)).is_some_and(|last| now.duration_since(*last) < QUIET) {
             return;
         }
         if self.logged.len() >= REMEMBERED {
@@ -163,15 +175,15 @@ impl Counts {
                 return;
             }
         }
-        self.logged.insert((uid, kind), now);
-        tracing::warn!("uid {uid} is refused more {}: its limit is reached", kind.name());
+        self.logged.insert((payer, kind), now);
+        tracing::warn!("{} is refused more {}: its limit is reached", Shown(payer), kind.name());
     }
 
-    fn give_back(&mut self, uid: u32, kind: Kind, amount: usize) {
-        if let Some(own) = self.by_uid.get_mut(&(uid, kind)) {
+    fn give_back(&mut self, payer: u32, kind: Kind, amount: usize) {
+        if let Some(own) = self.by_payer.get_mut(&(payer, kind)) {
             *own = own.saturating_sub(amount);
             if *own == 0 {
-                self.by_uid.remove(&(uid, kind));
+                self.by_payer.remove(&(payer, kind));
             }
         }
         if let Some(all) = self.totals.get_mut(&kind) {
@@ -180,19 +192,24 @@ impl Counts {
     }
 }
 
-/// An amount charged to a uid until this is dropped.
+/// An amount charged to a payer until this is dropped.
 #[derive(Debug)]
 pub struct Charge {
     quotas: Quotas,
-    uid: u32,
+    payer: u32,
     kind: Kind,
     amount: usize,
 }
 
 impl Charge {
-    /// The uid that is charged.
-    pub fn uid(&self) -> u32 {
-        self.uid
+    /// The payer that is charged.
+    pub fn payer(&self) -> u32 {
+        self.payer
+    }
+
+    /// The kind of resource.
+    pub fn kind(&self) -> Kind {
+        self.kind
     }
 
     /// The amount that is charged.
@@ -200,24 +217,34 @@ impl Charge {
         self.amount
     }
 
-    /// Takes over the amount of another charge of the same uid and kind.
+    /// Takes over the amount of another charge of the same payer and kind.
     pub fn absorb(&mut self, mut other: Self) {
-        debug_assert_eq!((self.uid, self.kind), (other.uid, other.kind));
+        debug_assert_eq!((self.payer, self.kind), (other.payer, other.kind));
         self.amount += std::mem::take(&mut other.amount);
+    }
+
+    /// Passes the charge on to another payer, even beyond its limit.
+    pub fn pass_to(&mut self, payer: u32) {
+        let mut counts = self.quotas.lock();
+        counts.give_back(self.payer, self.kind, self.amount);
+        *counts.by_payer.entry((payer, self.kind)).or_default() += self.amount;
+        *counts.totals.entry(self.kind).or_default() += self.amount;
+        drop(counts);
+        self.payer = payer;
     }
 
     /// Reduces the charge by one.
     pub fn give_one_back(&mut self) {
         if self.amount > 0 {
             self.amount -= 1;
-            self.quotas.lock().give_back(self.uid, self.kind, 1);
+            self.quotas.lock().give_back(self.payer, self.kind, 1);
         }
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.quotas.lock().give_back(self.uid, self.kind, self.amount);
+        self.quotas.lock().give_back(self.payer, self.kind, self.amount);
     }
 }
 
@@ -226,22 +253,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_uid_has_a_limit_and_root_has_a_reserve() {
+    fn a_payer_has_a_limit_and_root_has_a_reserve() {
         let quotas = Quotas::default();
         let limits = Kind::PendingRequests.limits();
         let mut held: Vec<Charge> =
-            (0..limits.per_uid).map(|_| quotas.charge(7, Kind::PendingRequests, 1).unwrap()).collect();
+            (0..limits.per_payer).map(|_| quotas.charge(7, Kind::PendingRequests, 1).unwrap()).collect();
         assert_eq!(quotas.charge(7, Kind::PendingRequests, 1).err(), Some(Exceeded));
-        assert_eq!(quotas.used(7, Kind::PendingRequests), limits.per_uid);
-        // Another kind, another uid, and a released charge.
+        assert_eq!(quotas.used(7, Kind::PendingRequests), limits.per_payer);
+        // Another kind, another payer, and a released charge.
         assert!(quotas.charge(7, Kind::UserEvents, 1).is_ok());
         assert!(quotas.charge(8, Kind::PendingRequests, 1).is_ok());
         held.pop();
         let again = quotas.charge(7, Kind::PendingRequests, 1).unwrap();
-        assert_eq!(again.uid(), 7);
-        // All other uids together leave root its reserve.
-        for uid in 100.. {
-            match quotas.charge(uid, Kind::PendingRequests, limits.per_uid) {
+        assert_eq!(again.payer(), 7);
+        // All other payers together leave root its reserve.
+        for payer in 100.. {
+            match quotas.charge(payer, Kind::PendingRequests, limits.per_payer) {
                 Ok(charge) => held.push(charge),
                 Err(Exceeded) => break,
             }
@@ -254,17 +281,40 @@ mod tests {
         one.absorb(quotas.charge(7, Kind::Enablers, 2).unwrap());
         one.give_one_back();
         assert_eq!((one.amount(), quotas.used(7, Kind::Enablers)), (2, 2));
-        drop(one);
+        // A charge that was passed on may exceed the limit.
+        let full = quotas.charge(9, Kind::Enablers, Kind::Enablers.limits().per_payer).unwrap();
+        one.pass_to(9);
+        assert_eq!((one.payer(), quotas.used(7, Kind::Enablers)), (9, 0));
+        assert_eq!(quotas.used(9, Kind::Enablers), full.amount() + 2);
+        assert!(quotas.charge(9, Kind::Enablers, 1).is_err());
+        drop((one, full));
         assert_eq!(quotas.lock().totals.values().sum::<usize>(), 0);
-        assert!(quotas.lock().by_uid.is_empty());
+        assert!(quotas.lock().by_payer.is_empty());
+    }
+
+    #[test]
+    fn payers_with_much_leave_some_to_those_that_have_nothing() {
+        let limits = Limits { per_payer: 8, total: 128, reserved: 16 };
+        let (mut all, mut owns) = (0, Vec::new());
+        for payer in 1..=20 {
+            let mut own = 0;
+            while limits.admit(payer, own + 1, all + 1) {
+                (own, all) = (own + 1, all + 1);
+            }
+            owns.push(own);
+        }
+        assert_eq!(owns[..17], [8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 4, 2, 1, 0]);
+        assert!(limits.admit(0, 100, 128) && !limits.admit(0, 1, 129));
+        assert!(!limits.admit(1, usize::MAX, usize::MAX));
     }
 
     #[test]
     fn one_client_has_an_eighth_and_no_limit_exceeds_its_total() {
-        assert_eq!(Kind::PendingRequests.limits().per_uid * 8, Kind::PendingRequests.limits().total);
+        assert_eq!(Kind::PendingRequests.limits().per_payer * 8, Kind::PendingRequests.limits().total);
         for kind in [
             Kind::PendingRequests,
             Kind::UserEvents,
+            Kind::HeldEvents,
             Kind::DefinitionBytes,
             Kind::UserEventFiles,
             Kind::Enablers,
@@ -272,8 +322,8 @@ mod tests {
             Kind::OpenFiles,
             Kind::WaitingReads,
         ] {
-            let Limits { per_uid, total, reserved } = kind.limits();
-            assert!(per_uid <= total - reserved && reserved > 0, "{kind:?}");
+            let Limits { per_payer, total, reserved } = kind.limits();
+            assert!(per_payer <= total - reserved && reserved > 0, "{kind:?}");
         }
         assert!(Quotas::unlimited().charge(1, Kind::UserEvents, 1 << 30).is_ok());
     }

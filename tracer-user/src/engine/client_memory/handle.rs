@@ -203,18 +203,18 @@ impl ClientMemory {
 
     /// Opens a thread's address space under a number, before further writes of its lane. Its identity must be
     /// `identity`.
-    pub fn open(&self, id: u64, uid: u32, thread: u32, identity: &Arc<[u8]>, lane: u64) {
+    pub fn open(&self, id: u64, payer: u32, thread: u32, identity: &Arc<[u8]>, lane: u64) {
         let identity = Arc::clone(identity);
         self.0.with(|state| {
             state.opens.insert(id, Opening { identity, lane });
             state.lanes.opens(lane, id);
-            state.lanes.orders.push(Order::Open { id, uid, thread });
+            state.lanes.orders.push(Order::Open { id, payer, thread });
         });
     }
 
-    /// A new lane (a queue of writes) for a process of a uid.
-    pub fn lane(&self, uid: u32) -> u64 {
-        self.0.lock().lanes.lane(uid)
+    /// A new lane (a queue of writes) for a process of a payer.
+    pub fn lane(&self, payer: u32) -> u64 {
+        self.0.lock().lanes.lane(payer)
     }
 
     /// Ends a lane; pending writes are dropped.
@@ -438,8 +438,8 @@ impl State {
         missed.sort_unstable();
         missed.dedup();
         ping |= !missed.is_empty();
-        for uid in missed {
-            tracing::debug!("memory of a client of uid {uid} does not answer and is not waited for");
+        for payer in missed {
+            tracing::debug!("memory of a client of payer {payer} does not answer and is not waited for");
         }
         // Threads of the process may block in a client's memory; its first thread may not.
         if ping && self.pinged.is_none() && self.socket.is_some() {

@@ -41,7 +41,7 @@ struct Write {
 
 #[derive(Debug, Default)]
 struct Lane {
-    uid: u32,
+    payer: u32,
     /// Number of address spaces that are being opened.
     opening: usize,
     running: Option<(u64, Vec<Write>)>,
@@ -99,7 +99,7 @@ pub(super) struct Lanes {
     pub(super) calls: Vec<(Then, Result<(), Errno>)>,
     /// Address spaces that no process uses any more.
     pub(super) dead: Vec<u64>,
-    /// Uids whose lanes became stuck.
+    /// Payers whose lanes became stuck.
     pub(super) missed: Vec<u32>,
 }
 
@@ -110,10 +110,10 @@ impl Lanes {
         self.next
     }
 
-    /// A new lane for a client of a uid.
-    pub(super) fn lane(&mut self, uid: u32) -> u64 {
+    /// A new lane for a client of a payer.
+    pub(super) fn lane(&mut self, payer: u32) -> u64 {
         let number = self.number();
-        self.all.insert(number, Lane { uid, ..Lane::default() });
+        self.all.insert(number, Lane { payer, ..Lane::default() });
         number
     }
 
@@ -223,7 +223,7 @@ impl Lanes {
         let batch = self.next;
         lane.running = Some((batch, writes));
         self.batches.insert(batch, number);
-        self.orders.push(Order::Write { batch, uid: lane.uid, ops });
+        self.orders.push(Order::Write { batch, payer: lane.payer, ops });
     }
 
     /// Holds back the writes of a lane while one of its address spaces is being opened.
@@ -323,7 +323,7 @@ impl Lanes {
                 }
                 if missed {
                     lane.miss();
-                    self.missed.push(lane.uid);
+                    self.missed.push(lane.payer);
                 }
             }
         }
@@ -339,7 +339,7 @@ impl Lanes {
         self.calls.push((then, Err(Errno::TIMEDOUT)));
         let Some(lane) = self.all.get_mut(&lane) else { return };
         lane.miss();
-        self.missed.push(lane.uid);
+        self.missed.push(lane.payer);
         let own = |write: &Write| write.op.key == key && write.waiters.contains(&Waiter::Request(number));
         if let Some((batch, writes)) = &lane.running
             && writes.iter().any(own)

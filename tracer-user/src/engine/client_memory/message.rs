@@ -30,7 +30,7 @@ pub struct Look {
     /// The thread.
     pub thread: u32,
     /// User id.
-    pub uid: u32,
+    pub payer: u32,
     /// The number of the request that the thread waits in.
     pub number: u32,
     /// The address space that the thread had at its last request; 0 for none.
@@ -71,9 +71,9 @@ pub(super) enum Order {
     /// Look at a thread; its address space is known by `id` from then on.
     Look { id: u64, look: Look },
     /// Open the address space of a thread, and report its identity.
-    Open { id: u64, uid: u32, thread: u32 },
+    Open { id: u64, payer: u32, thread: u32 },
     /// Write.
-    Write { batch: u64, uid: u32, ops: Vec<Op> },
+    Write { batch: u64, payer: u32, ops: Vec<Op> },
     /// Cancel a write of a batch.
     Cancel { batch: u64, key: u64 },
     /// Forget an address space.
@@ -220,12 +220,12 @@ impl Order {
                     Text::Argument => u32::MAX - 1,
                     Text::At(offset) => u32::from(offset),
                 };
-                let put = put.u8(1).u64(*id).u32(look.thread).u32(look.uid).u32(look.number);
+                let put = put.u8(1).u64(*id).u32(look.thread).u32(look.payer).u32(look.number);
                 put.u64(look.known).u16(look.structure).u32(text)
             }
-            Self::Open { id, uid, thread } => put.u8(2).u64(*id).u32(*uid).u32(*thread),
-            Self::Write { batch, uid, ops } => {
-                let mut put = put.u8(3).u64(*batch).u32(*uid).u16(ops.len() as u16);
+            Self::Open { id, payer, thread } => put.u8(2).u64(*id).u32(*payer).u32(*thread),
+            Self::Write { batch, payer, ops } => {
+                let mut put = put.u8(3).u64(*batch).u32(*payer).u16(ops.len() as u16);
                 for op in ops {
                     put = put.u64(op.space).u64(op.key).u8(u8::from(op.bit.is_some()));
                     if let Some(bit) = op.bit {
@@ -250,23 +250,23 @@ impl Order {
         let order = match take.u8()? {
             1 => {
                 let id = take.u64()?;
-                let (thread, uid, number) = (take.u32()?, take.u32()?, take.u32()?);
+                let (thread, payer, number) = (take.u32()?, take.u32()?, take.u32()?);
                 let (known, structure) = (take.u64()?, take.u16()?);
                 let text = match take.u32()? {
                     u32::MAX => Text::None,
                     offset if offset == u32::MAX - 1 => Text::Argument,
                     offset => Text::At(u16::try_from(offset).ok()?),
                 };
-                Self::Look { id, look: Look { thread, uid, number, known, structure, text } }
+                Self::Look { id, look: Look { thread, payer, number, known, structure, text } }
             }
-            2 => Self::Open { id: take.u64()?, uid: take.u32()?, thread: take.u32()? },
+            2 => Self::Open { id: take.u64()?, payer: take.u32()?, thread: take.u32()? },
             3 => {
-                let (batch, uid, count) = (take.u64()?, take.u32()?, usize::from(take.u16()?));
+                let (batch, payer, count) = (take.u64()?, take.u32()?, usize::from(take.u16()?));
                 if count > OPS_MAX {
                     return None;
                 }
                 let ops = (0..count).map(|_| take.op()).collect::<Option<_>>()?;
-                Self::Write { batch, uid, ops }
+                Self::Write { batch, payer, ops }
             }
             4 => Self::Cancel { batch: take.u64()?, key: take.u64()? },
             5 => Self::Forget { id: take.u64()? },
@@ -369,16 +369,17 @@ mod tests {
     use super::*;
 
     fn orders() -> Vec<Order> {
-        let look = |text| Look { thread: 7, uid: 65_534, number: 0xc008_2a00, known: 3, structure: 28, text };
+        let look =
+            |text| Look { thread: 7, payer: 65_534, number: 0xc008_2a00, known: 3, structure: 28, text };
         let op = |bit, words: &[(u64, u32)]| Op { space: 9, key: 10, bit, words: words.to_vec() };
         vec![
             Order::Look { id: 1, look: look(Text::None) },
             Order::Look { id: 1, look: look(Text::Argument) },
             Order::Look { id: u64::MAX, look: look(Text::At(16)) },
-            Order::Open { id: 2, uid: 0, thread: u32::MAX },
+            Order::Open { id: 2, payer: 0, thread: u32::MAX },
             Order::Write {
                 batch: 5,
-                uid: 1,
+                payer: 1,
                 ops: vec![
                     op(Some(Bit { at: u64::MAX, mask: 0x80, on: true }), &[(16, 1), (20, 2)]),
                     op(None, &[]),
@@ -428,7 +429,7 @@ mod tests {
             bit: Some(Bit { at: 1, mask: 1, on: true }),
             words: vec![(1, 1); WORDS_MAX],
         };
-        let longest = Order::Write { batch: 1, uid: 1, ops: vec![op; OPS_MAX] }.packet();
+        let longest = Order::Write { batch: 1, payer: 1, ops: vec![op; OPS_MAX] }.packet();
         assert!(longest.len() <= PACKET_MAX && Order::read(&longest).is_some());
     }
 

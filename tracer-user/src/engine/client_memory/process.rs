@@ -1,8 +1,8 @@
 //! The process that accesses clients' memory: receives orders and runs each in a separate thread.
 //!
 //! An access to a client's memory, even opening it, can block without a limit. So the first thread only receives
-//! orders, and the number of other threads is limited for each uid: a client can block only itself and other clients
-//! of its uid. The process ends when the daemon's side of the socket is closed, even if threads are blocked.
+//! orders, and the number of other threads is limited for each payer: a client can block only itself and other clients
+//! of its payer. The process ends when the daemon's side of the socket is closed, even if threads are blocked.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -23,14 +23,13 @@ use super::{
     message::{Look, Op, Order, PACKET_MAX, Report},
     space::Space,
 };
+use crate::engine::quota::Limits;
 
-/// Maximum number of threads for clients of one uid, for all, and the part that is reserved for uid 0.
-const THREADS_PER_UID: usize = 8;
-const THREADS: usize = 128;
-const THREADS_OF_ROOT: usize = 16;
-/// Maximum number of waiting jobs of one uid. A client within its quotas has some hundreds (requests and address
-/// spaces). Uid 0 has no limit.
-const WAITING_PER_UID: usize = 1024;
+/// Limits of the threads.
+const THREADS: Limits = Limits { per_payer: 8, total: 128, reserved: 16 };
+/// Maximum number of waiting jobs of one payer. A client within its quotas has some hundreds (requests and address
+/// spaces). Root has no limit.
+const WAITING_PER_PAYER: usize = 1024;
 /// How long an idle thread stays.
 const IDLE: Duration = Duration::from_secs(10);
 /// Size of a thread's stack in bytes.
@@ -52,11 +51,11 @@ struct Waiting {
 /// Jobs and the threads that run them.
 #[derive(Default)]
 struct Jobs {
-    /// Jobs of uids that have reached their number of threads.
+    /// Jobs of payers that have reached their number of threads.
     waiting: HashMap<u32, VecDeque<Waiting>>,
-    /// The uid whose job would open an address space.
+    /// The payer whose job would open an address space.
     openers: HashMap<u64, u32>,
-    /// Uids with such jobs, the next one first.
+    /// Payers with such jobs, the next one first.
     turn: VecDeque<u32>,
     running: HashMap<u32, usize>,
     total: usize,
@@ -66,30 +65,28 @@ struct Jobs {
 }
 
 impl Jobs {
-    fn may_run(&self, uid: u32) -> bool {
-        let own = self.running.get(&uid).copied().unwrap_or(0);
-        if uid == 0 {
-            self.total < THREADS
-        } else {
-            own < THREADS_PER_UID && self.total < THREADS - THREADS_OF_ROOT
-        }
+    fn may_run(&self, payer: u32) -> bool {
+        let own = self.running.get(&payer).copied().unwrap_or(0);
+        THREADS.admit(payer, own + 1, self.total + 1)
     }
 
-    fn begin(&mut self, uid: u32) {
-        *self.running.entry(uid).or_default() += 1;
+    fn begin(&mut self, payer: u32) {
+        *self.running.entry(payer).or_default() += 1;
         self.total += 1;
     }
 
-    /// Ends a job of a uid. Returns the next job to run.
-    fn end(&mut self, uid: u32) -> Option<(u32, Job)> {
-        if let Some(own) = self.running.get_mut(&uid) {
+    /// Ends a job of a payer. Returns the next job to run.
+    fn end(&mut self, payer: u32) -> Option<(u32, Job)> {
+        if let Some(own) = self.running.get_mut(&payer) {
             *own -= 1;
             if *own == 0 {
-                self.running.remove(&uid);
+                self.running.remove(&payer);
             }
         }
         self.total -= 1;
-        let place = self.turn.iter().position(|uid| self.may_run(*uid))?;
+        // Root's turn comes first.
+        let roots = self.turn.iter().position(|payer| *payer == 0 && self.may_run(0));
+        let place = roots.or_else(|| self.turn.iter().position(|payer| self.may_run(*payer)))?;
         let next = self.turn.remove(place)?;
         let jobs = self.waiting.get_mut(&next)?;
         let Waiting { opens, job } = jobs.pop_front()?;
@@ -105,29 +102,29 @@ impl Jobs {
         Some((next, job))
     }
 
-    /// Queues a job, unless its uid has reached its limit.
-    fn wait(&mut self, uid: u32, job: Waiting) -> bool {
-        let own = self.waiting.entry(uid).or_default();
-        if uid != 0 && own.len() >= WAITING_PER_UID {
+    /// Queues a job, unless its payer has reached its limit.
+    fn wait(&mut self, payer: u32, job: Waiting) -> bool {
+        let own = self.waiting.entry(payer).or_default();
+        if payer != 0 && own.len() >= WAITING_PER_PAYER {
             return false;
         }
-        self.openers.extend(job.opens.map(|id| (id, uid)));
+        self.openers.extend(job.opens.map(|id| (id, payer)));
         own.push_back(job);
         if own.len() == 1 {
-            self.turn.push_back(uid);
+            self.turn.push_back(payer);
         }
         true
     }
 
     /// Removes a job that waits to open an address space.
     fn forget(&mut self, id: u64) -> Option<Waiting> {
-        let uid = self.openers.remove(&id)?;
-        let own = self.waiting.get_mut(&uid)?;
+        let payer = self.openers.remove(&id)?;
+        let own = self.waiting.get_mut(&payer)?;
         let place = own.iter().position(|job| job.opens == Some(id))?;
         let job = own.remove(place);
         if own.is_empty() {
-            self.waiting.remove(&uid);
-            self.turn.retain(|waits| *waits != uid);
+            self.waiting.remove(&payer);
+            self.turn.retain(|waits| *waits != payer);
         }
         job
     }
@@ -140,16 +137,16 @@ struct Pool {
 }
 
 impl Pool {
-    /// Runs a job as soon as its uid may have one more thread; returns false if too many jobs of the uid wait
+    /// Runs a job as soon as its payer may have one more thread; returns false if too many jobs of the payer wait
     /// already.
     #[must_use]
-    fn run(self: &Arc<Self>, uid: u32, opens: Option<u64>, job: Job) -> bool {
+    fn run(self: &Arc<Self>, payer: u32, opens: Option<u64>, job: Job) -> bool {
         let mut jobs = lock(&self.jobs);
-        if !jobs.may_run(uid) {
-            return jobs.wait(uid, Waiting { opens, job });
+        if !jobs.may_run(payer) {
+            return jobs.wait(payer, Waiting { opens, job });
         }
-        jobs.begin(uid);
-        jobs.ready.push_back((uid, job));
+        jobs.begin(payer);
+        jobs.ready.push_back((payer, job));
         if jobs.ready.len() <= jobs.idle {
             self.more.notify_one();
             return true;
@@ -173,7 +170,7 @@ impl Pool {
     fn work(&self) {
         let mut jobs = lock(&self.jobs);
         loop {
-            let Some((mut uid, mut job)) = jobs.ready.pop_front() else {
+            let Some((mut payer, mut job)) = jobs.ready.pop_front() else {
                 jobs.idle += 1;
                 let (again, waited) =
                     self.more.wait_timeout(jobs, IDLE).unwrap_or_else(PoisonError::into_inner);
@@ -188,8 +185,8 @@ impl Pool {
                 drop(jobs);
                 job();
                 jobs = lock(&self.jobs);
-                match jobs.end(uid) {
-                    Some(next) => (uid, job) = next,
+                match jobs.end(payer) {
+                    Some(next) => (payer, job) = next,
                     None => break,
                 }
             }
@@ -308,12 +305,12 @@ pub(super) fn serve(socket: OwnedFd) -> Result<(), Errno> {
         match order {
             Order::Look { id, look } => {
                 lock(&state.opening).insert(id, false);
-                if !pool.run(look.uid, Some(id), Box::new(move || its.look(id, &look))) {
+                if !pool.run(look.payer, Some(id), Box::new(move || its.look(id, &look))) {
                     lock(&state.opening).remove(&id);
                     state.report(&Report::Looked { id, seen: Err(Errno::NOMEM) });
                 }
             }
-            Order::Open { id, uid, thread } => {
+            Order::Open { id, payer, thread } => {
                 lock(&state.opening).insert(id, false);
                 let open = move || {
                     let identity = match its.open(id, thread) {
@@ -323,16 +320,16 @@ pub(super) fn serve(socket: OwnedFd) -> Result<(), Errno> {
                     };
                     its.report(&Report::Opened { id, identity });
                 };
-                if !pool.run(uid, Some(id), Box::new(open)) {
+                if !pool.run(payer, Some(id), Box::new(open)) {
                     lock(&state.opening).remove(&id);
                     state.report(&Report::Opened { id, identity: Err(Errno::NOMEM) });
                 }
             }
-            Order::Write { batch, uid, ops } => {
+            Order::Write { batch, payer, ops } => {
                 let ops: Batch = Arc::new(ops.into_iter().map(|op| (op, AtomicBool::new(false))).collect());
                 lock(&state.batches).insert(batch, Arc::clone(&ops));
                 let count = ops.len();
-                if !pool.run(uid, None, Box::new(move || its.write(batch, &ops))) {
+                if !pool.run(payer, None, Box::new(move || its.write(batch, &ops))) {
                     lock(&state.batches).remove(&batch);
                     state.report(&Report::Written { batch, done: vec![Err(Errno::NOMEM); count] });
                 }
@@ -362,19 +359,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_threads_of_a_uid_are_limited_and_some_are_reserved_for_root() {
+    fn the_threads_of_a_payer_are_limited_and_some_are_reserved_for_root() {
         let pool = Arc::new(Pool::default());
         let (go, gone) = std::sync::mpsc::channel::<()>();
         let gone = Arc::new(Mutex::new(gone));
         let done = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
-        let job = |uid: u32, waits: bool| -> Job {
+        let job = |payer: u32, waits: bool| -> Job {
             let (gone, done) = (Arc::clone(&gone), Arc::clone(&done));
             Box::new(move || {
                 if waits {
                     // One job holds it; all others wait.
                     let _ = lock(&gone).recv();
                 }
-                lock(&done.0).push(uid);
+                lock(&done.0).push(payer);
                 done.1.notify_all();
             })
         };
@@ -387,37 +384,57 @@ mod tests {
             }
             std::mem::take(&mut *all)
         };
-        for _ in 0..THREADS_PER_UID + 3 {
+        for _ in 0..THREADS.per_payer + 3 {
             assert!(pool.run(7, None, job(7, true)));
         }
         {
             let jobs = lock(&pool.jobs);
-            assert_eq!((jobs.running[&7], jobs.waiting[&7].len()), (THREADS_PER_UID, 3));
+            assert_eq!((jobs.running[&7], jobs.waiting[&7].len()), (THREADS.per_payer, 3));
         }
-        // Other uids and root continue.
+        // Other payers and root continue.
         assert!(pool.run(8, None, job(8, false)));
         assert!(pool.run(0, None, job(0, false)));
         let mut others = await_all(2);
         others.sort_unstable();
         assert_eq!(others, [0, 8]);
-        // All uids together leave root its reserved threads.
-        for uid in 100..200 {
-            assert!(pool.run(uid, None, job(uid, true)));
+        // All payers together leave root its reserved threads.
+        for payer in 100..200 {
+            assert!(pool.run(payer, None, job(payer, true)));
         }
-        for _ in 0..THREADS_OF_ROOT / 2 {
+        for _ in 0..THREADS.reserved / 2 {
             assert!(pool.run(0, None, job(0, false)));
         }
-        await_all(THREADS_OF_ROOT / 2);
-        assert!(lock(&pool.jobs).total <= THREADS - THREADS_OF_ROOT);
-        for _ in 0..THREADS_PER_UID + 3 + 100 {
+        await_all(THREADS.reserved / 2);
+        assert!(lock(&pool.jobs).total < THREADS.total - THREADS.reserved);
+        for _ in 0..THREADS.per_payer + 3 + 100 {
             go.send(()).unwrap();
         }
-        await_all(THREADS_PER_UID + 3 + 100);
+        await_all(THREADS.per_payer + 3 + 100);
         while lock(&pool.jobs).total > 0 {
             std::thread::yield_now();
         }
         let jobs = lock(&pool.jobs);
         assert!(jobs.running.is_empty() && jobs.waiting.is_empty() && jobs.turn.is_empty());
+    }
+
+    #[test]
+    fn clients_that_hold_their_threads_leave_some_to_others_and_root_is_first() {
+        let mut jobs = Jobs::default();
+        for payer in 1..=14 {
+            for _ in 0..8 {
+                if jobs.may_run(payer) {
+                    jobs.begin(payer);
+                }
+            }
+        }
+        assert_eq!((jobs.running[&1], jobs.running[&13]), (8, 8));
+        assert!(jobs.may_run(100), "{:?}", jobs.running);
+        for payer in [7, 100, 0] {
+            assert!(jobs.wait(payer, Waiting { opens: None, job: Box::new(|| ()) }));
+        }
+        assert_eq!(jobs.end(1).map(|(payer, _)| payer), Some(0));
+        assert_eq!(jobs.end(0).map(|(payer, _)| payer), Some(100));
+        assert!(jobs.end(3).is_none(), "payer 7 has all that it may have");
     }
 
     #[test]
@@ -441,7 +458,10 @@ mod tests {
         let order = |order: Order| assert!(send(&ours, &order.packet(), SendFlags::NOSIGNAL).is_ok());
         let look = |id: u64| {
             let text = super::super::Text::None;
-            order(Order::Look { id, look: Look { thread, uid: 7, number: 0, known: 0, structure: 0, text } });
+            order(Order::Look {
+                id,
+                look: Look { thread, payer: 7, number: 0, known: 0, structure: 0, text },
+            });
         };
         // The reports so far.
         let reports = || {
@@ -455,14 +475,14 @@ mod tests {
                 }
             }
         };
-        let end = THREADS_PER_UID as u64;
+        let end = THREADS.per_payer as u64;
         (1..=end).for_each(look);
         for id in 1000..5000 {
             look(id);
             order(Order::Forget { id });
         }
         assert_eq!(reports(), [], "nothing waits");
-        let most = 10_000 + WAITING_PER_UID as u64;
+        let most = 10_000 + WAITING_PER_PAYER as u64;
         (10_000..most).for_each(look);
         assert_eq!(reports(), []);
         (most..most + 10).for_each(look);

@@ -40,8 +40,8 @@ pub enum Command<'a> {
         text: &'a [u8],
         /// The opened files that the lines name ([`crate::lang::define::files`]).
         files: &'a Files,
-        /// The uid whose quota is charged for the definitions.
-        uid: u32,
+        /// The payer whose quota is charged for the definitions.
+        payer: u32,
     },
     /// Deletes all events of a file of dynamic events.
     Undefine(File),
@@ -49,8 +49,8 @@ pub enum Command<'a> {
     DefineSynthetic {
         /// The lines.
         text: &'a [u8],
-        /// The uid whose quota is charged for the definitions.
-        uid: u32,
+        /// The payer whose quota is charged for the definitions.
+        payer: u32,
     },
     /// Deletes all synthetic events.
     UndefineSynthetic,
@@ -146,9 +146,11 @@ fn dispatch(engine: &mut Engine, command: &Command<'_>) -> Result<Reply, Command
         Command::Instance(instance, ref command) => engine.apply(instance, command)?,
         Command::MakeInstance(name) => return lifecycle::make(engine, name).map(Reply::Instance),
         Command::RemoveInstance(name) => lifecycle::remove(engine, name)?,
-        Command::Define { file, text, files, uid } => definitions::define(engine, file, text, files, uid)?,
+        Command::Define { file, text, files, payer } => {
+            definitions::define(engine, file, text, files, payer)?
+        }
         Command::Undefine(file) => definitions::undefine(engine, file)?,
-        Command::DefineSynthetic { text, uid } => definitions::define_synthetic(engine, text, uid)?,
+        Command::DefineSynthetic { text, payer } => definitions::define_synthetic(engine, text, payer)?,
         Command::UndefineSynthetic => definitions::undefine_synthetic(engine)?,
         Command::DefinePrograms { text, files } => definitions::define_programs(engine, Some((text, files)))?,
         Command::UndefinePrograms => definitions::define_programs(engine, None)?,

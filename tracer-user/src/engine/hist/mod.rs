@@ -58,15 +58,15 @@ impl Histograms {
         for line in &wanted.synthetic {
             let text = line.as_bytes();
             let define = match line.strip_prefix("s:") {
-                Some(_) => Command::Define { file: File::Dynamic, text, files: &files, uid: 0 },
-                None => Command::DefineSynthetic { text, uid: 0 },
+                Some(_) => Command::Define { file: File::Dynamic, text, files: &files, payer: 0 },
+                None => Command::DefineSynthetic { text, payer: 0 },
             };
             engine.execute(&define).map_err(|error| HistError::NotDefined(line.to_owned(), error))?;
         }
         for line in &wanted.dynamic {
             let text = line.as_bytes();
             engine
-                .execute(&Command::Define { file: File::Dynamic, text, files: &files, uid: 0 })
+                .execute(&Command::Define { file: File::Dynamic, text, files: &files, payer: 0 })
                 .map_err(|error| HistError::NotDefined(line.to_owned(), error))?;
         }
         let mut given = Vec::new();

@@ -21,7 +21,10 @@ pub(in crate::engine) fn apply_changes(engine: &mut Engine, changes: EventChange
         let mut recorded_in = engine.instances.ids();
         recorded_in.retain(|instance| forget_event(engine, *instance, event));
         match id {
-            Some(id) if recorded_in.is_empty() => engine.registry.release_deleted(id),
+            // An event that was defined again can have records of before.
+            Some(id) if recorded_in.is_empty() && engine.instances.pages_of(id) == 0 => {
+                engine.registry.release_deleted(id);
+            }
             Some(id) => engine.registry.keep_deleted(id, recorded_in, monotonic()),
             None => recorded_in.into_iter().for_each(|instance| empty(engine, instance)),
         }

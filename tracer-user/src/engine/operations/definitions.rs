@@ -46,7 +46,7 @@ pub(in crate::engine) fn saved_definitions(engine: &Engine) -> Vec<(Vec<u8>, Opt
 }
 
 /// Applies a write to a file of dynamic events, line by line up to the first refused line. `files` are those of
-/// [`crate::lang::define::files`]; `uid` is charged for the definitions.
+/// [`crate::lang::define::files`]; `payer` is charged for the definitions.
 ///
 /// # Errors
 /// The kernel's error for that line.
@@ -55,10 +55,10 @@ pub(in crate::engine) fn define(
     file: File,
     written: &[u8],
     files: &Files,
-    uid: u32,
+    payer: u32,
 ) -> Result<(), CommandError> {
     for line in lines(written) {
-        define_line(engine, file, line.map_err(|_| ErrorKind::Invalid)?, (files, uid))?;
+        define_line(engine, file, line.map_err(|_| ErrorKind::Invalid)?, (files, payer))?;
     }
     Ok(())
 }
@@ -90,12 +90,12 @@ pub(in crate::engine) fn undefine(engine: &mut Engine, file: File) -> Result<(),
 pub(in crate::engine) fn define_synthetic(
     engine: &mut Engine,
     written: &[u8],
-    uid: u32,
+    payer: u32,
 ) -> Result<(), CommandError> {
     for line in lines(written) {
         mark_busy(engine);
         let line = Line::split(line.map_err(|_| ErrorKind::Invalid)?);
-        define_synthetic_line(engine, synth::File::Synthetic, &line, uid)?;
+        define_synthetic_line(engine, synth::File::Synthetic, &line, payer)?;
     }
     Ok(())
 }
@@ -142,7 +142,7 @@ fn define_synthetic_line(
     engine: &mut Engine,
     file: synth::File,
     line: &Line<'_>,
-    uid: u32,
+    payer: u32,
 ) -> Result<(), CommandError> {
     let facts = engine.facts.clone();
     if !facts.is_warm() {
@@ -152,7 +152,7 @@ fn define_synthetic_line(
     deleted_events::release_ids(engine);
     change_definitions(engine, |engine, changes| {
         let Engine { registry, quotas, facts, .. } = engine;
-        registry.apply_synthetic((file, line), DefinitionOwner { quotas, uid }, facts, changes)
+        registry.apply_synthetic((file, line), DefinitionOwner { quotas, payer }, facts, changes)
     })
 }
 
@@ -176,12 +176,12 @@ fn delete_line(engine: &mut Engine, line: &Line<'_>, by: (&Files, u32)) -> Resul
     if probe.is_some() && !probe_first { apply_line(engine, File::Dynamic, line, by) } else { Ok(()) }
 }
 
-/// Applies a line that defines or deletes probes. `files` are the opened files that it names; `uid` is charged for it.
+/// Applies a line that defines or deletes probes. `files` are the opened files that it names; `payer` is charged for it.
 fn apply_line(
     engine: &mut Engine,
     file: File,
     line: &Line<'_>,
-    (files, uid): (&Files, u32),
+    (files, payer): (&Files, u32),
 ) -> Result<(), CommandError> {
     deleted_events::release_ids(engine);
     // Other requests may read the definitions while a thread queries the kernel.
@@ -189,7 +189,7 @@ fn apply_line(
     let planned = engine.run_off_thread(|| planner.plan(line, file, files));
     drop(planner);
     change_definitions(engine, |engine, changes| {
-        let owner = DefinitionOwner { quotas: &engine.quotas, uid };
+        let owner = DefinitionOwner { quotas: &engine.quotas, payer };
         engine.registry.apply_probes(planned, (file, line), owner, changes)
     })
 }

@@ -193,7 +193,7 @@ impl Selection {
         let probe = probe.clone();
         let Engine { registry, quotas, .. } = &mut self.engine;
         // There are no clients whose quota could be exceeded.
-        let owner = DefinitionOwner { quotas, uid: 0 };
+        let owner = DefinitionOwner { quotas, payer: 0 };
         let changes = &mut EventChanges::default();
         let applied = registry.apply_probes(Ok(planned), (File::Dynamic, &line), owner, changes);
         let event = applied.ok().and_then(|()| registry.dynamic().number(&probe));

@@ -20,7 +20,7 @@ use crate::{
             dynamic::{DynamicEvents, LinePlanner},
             program_events::ProgramEvents,
             synthetic::SyntheticEvents,
-            table::{DefinitionOwner, DeletedEvent, EventChanges, EventTable},
+            table::{DefinedAgain, DefinitionOwner, DeletedEvent, EventChanges, EventTable, Returning},
         },
     },
     event::{Catalogue, EventId, InstanceId, synthetic::Value},
@@ -143,6 +143,16 @@ impl EventRegistry {
     /// Releases the id and the charges of a removed event.
     pub(in crate::engine) fn release_deleted(&mut self, id: u16) {
         self.table.release(id);
+    }
+
+    /// Notes by what a removed event can be defined again; `number` is the number in its name.
+    pub(in crate::engine) fn may_return(&mut self, id: u16, again: DefinedAgain, number: Option<u64>) {
+        self.table.may_return(id, again, number);
+    }
+
+    /// Frees the id of a removed event for an equal event, which must be added next.
+    pub(in crate::engine) fn take_again(&mut self, again: &DefinedAgain) -> Option<Returning> {
+        self.table.take_again(again)
     }
 
     /// Removed events whose ids are kept, by id.

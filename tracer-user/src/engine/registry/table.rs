@@ -22,17 +22,17 @@ use crate::{
 pub(in crate::engine) struct DefinitionOwner<'a> {
     /// The quotas of all clients.
     pub(in crate::engine) quotas: &'a Quotas,
-    /// Its uid.
-    pub(in crate::engine) uid: u32,
+    /// Its payer.
+    pub(in crate::engine) payer: u32,
 }
 
 impl DefinitionOwner<'_> {
     /// Charges the bytes of a definition.
     ///
     /// # Errors
-    /// `ENOMEM` if the uid has reached its limit.
+    /// `ENOMEM` if the payer has reached its limit.
     pub(in crate::engine) fn charge(&self, bytes: usize) -> Result<Charge, CommandError> {
-        self.quotas.charge(self.uid, Kind::DefinitionBytes, bytes).map_err(|_| ErrorKind::NoMemory.into())
+        self.quotas.charge(self.payer, Kind::DefinitionBytes, bytes).map_err(|_| ErrorKind::NoMemory.into())
     }
 }
 
@@ -53,7 +53,43 @@ pub(in crate::engine) struct DeletedEvent {
     /// The time of its deletion (`CLOCK_MONOTONIC`).
     pub(in crate::engine) since: u64,
     /// The charges of its definitions.
-    _charges: Vec<Charge>,
+    charges: Vec<Charge>,
+    /// By what it can be defined again.
+    again: Option<DefinedAgain>,
+}
+
+/// What must be equal for a deleted event to be defined again with its old id.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(in crate::engine) struct DefinedAgain {
+    /// The payer of the deleted event.
+    pub(in crate::engine) payer: u32,
+    /// Its name.
+    pub(in crate::engine) name: String,
+    /// Its fields.
+    pub(in crate::engine) fields: String,
+    /// Whether other events may have its name.
+    pub(in crate::engine) is_multi: bool,
+}
+
+/// A deleted event that is defined again.
+#[derive(Debug)]
+pub(in crate::engine) struct Returning {
+    /// Its id.
+    pub(in crate::engine) id: u16,
+    /// The number in its name.
+    pub(in crate::engine) number: Option<u64>,
+    /// The instances that may have records of it.
+    pub(in crate::engine) recorded_in: Vec<InstanceId>,
+    /// The charges of its definition.
+    charges: Vec<Charge>,
+}
+
+impl Returning {
+    /// Takes a charge of this kind.
+    pub(in crate::engine) fn take_charge(&mut self, kind: Kind) -> Option<Charge> {
+        let place = self.charges.iter().position(|charge| charge.kind() == kind)?;
+        Some(self.charges.swap_remove(place))
+    }
 }
 
 /// The consequences of a change of definitions for instances.
@@ -73,13 +109,21 @@ pub(in crate::engine) struct EventTable {
     charges: HashMap<EventId, Vec<Charge>>,
     /// Deleted events, by id.
     deleted: BTreeMap<u16, DeletedEvent>,
+    /// The ids of those that can be defined again, and the numbers of their names.
+    again: HashMap<DefinedAgain, (u16, Option<u64>)>,
     /// Number of dynamic events defined so far, which gives their order in `dynamic_events`.
     definitions: u64,
 }
 
 impl EventTable {
     pub(super) fn new(events: Events) -> Self {
-        Self { events: Arc::new(events), charges: HashMap::new(), deleted: BTreeMap::new(), definitions: 0 }
+        Self {
+            events: Arc::new(events),
+            charges: HashMap::new(),
+            deleted: BTreeMap::new(),
+            again: HashMap::new(),
+            definitions: 0,
+        }
     }
 
     /// The catalogue.
@@ -124,7 +168,7 @@ impl EventTable {
         let charges = self.charges.remove(&event).unwrap_or_default();
         let id = Arc::make_mut(&mut self.events).retire(event);
         if let Some(id) = id {
-            let deleted = DeletedEvent { recorded_in: Vec::new(), since: 0, _charges: charges };
+            let deleted = DeletedEvent { recorded_in: Vec::new(), since: u64::MAX, charges, again: None };
             self.deleted.insert(id, deleted);
         }
         changes.removed.push(RemovedEvent { event, id });
@@ -140,8 +184,34 @@ impl EventTable {
     /// Releases the id of a removed event.
     pub(super) fn release(&mut self, id: u16) {
         if let Some(deleted) = self.deleted.remove(&id) {
+            self.forget_again(deleted.again, id);
             Arc::make_mut(&mut self.events).release_id(id, !deleted.recorded_in.is_empty());
         }
+    }
+
+    fn forget_again(&mut self, again: Option<DefinedAgain>, id: u16) {
+        if let Some(again) =
+            again.filter(|again| self.again.get(again).is_some_and(|(known, _)| *known == id))
+        {
+            self.again.remove(&again);
+        }
+    }
+
+    /// Notes by what a removed event can be defined again; `number` is the number in its name.
+    pub(super) fn may_return(&mut self, id: u16, again: DefinedAgain, number: Option<u64>) {
+        if let Some(deleted) = self.deleted.get_mut(&id) {
+            let before = deleted.again.replace(again.clone());
+            self.forget_again(before, id);
+            self.again.insert(again, (id, number));
+        }
+    }
+
+    /// Frees the id of a removed event for an equal event, which must be added next.
+    pub(super) fn take_again(&mut self, again: &DefinedAgain) -> Option<Returning> {
+        let (id, number) = self.again.remove(again)?;
+        let DeletedEvent { recorded_in, charges, .. } = self.deleted.remove(&id)?;
+        Arc::make_mut(&mut self.events).release_id(id, true);
+        Some(Returning { id, number, recorded_in, charges })
     }
 
     /// Removed events whose ids are kept, by id.

@@ -67,7 +67,7 @@ pub struct Caller {
     /// Thread id.
     pub task: u32,
     /// User id.
-    pub uid: u32,
+    pub payer: u32,
     /// The file.
     pub file: u64,
     /// The number of the request.
@@ -110,7 +110,7 @@ impl Caller {
             let deadline = Instant::now() + patience;
             let look = Look {
                 thread: self.task,
-                uid: self.uid,
+                payer: self.payer,
                 number: self.number,
                 known: known.map_or(0, |(space, _)| space),
                 structure,
@@ -141,7 +141,7 @@ impl Caller {
     pub fn try_on(self, engine: &mut Engine, seen: &Seen) -> Result<(), Errno> {
         let request = Request::of(self.number).ok_or(Errno::NOTTY)?;
         self.parts(request)?;
-        let requester = Requester { task: self.task, uid: self.uid, look: 0, seen };
+        let requester = Requester { task: self.task, payer: self.payer, look: 0, seen };
         engine.user.spaces.identify(requester);
         self.apply(request, engine, requester).map(drop)
     }
@@ -186,7 +186,7 @@ impl Caller {
         answer: Answer,
     ) {
         user::learn(engine);
-        let requester = Requester { task: self.task, uid: self.uid, look: id, seen };
+        let requester = Requester { task: self.task, payer: self.payer, look: id, seen };
         engine.user.spaces.identify(requester);
         let last = self.apply(request, engine, requester);
         if !(engine.user.spaces.has_space(id) || matches!(last, Ok(Some(PendingWrite::Words(_))))) {
@@ -231,7 +231,7 @@ impl Caller {
                 memory.request(bit_write.lane, bit_write.op, deadline, Box::new(then));
             }
             PendingWrite::Words(op) => {
-                let (lane, its, space) = (memory.lane(self.uid), memory.clone(), op.space);
+                let (lane, its, space) = (memory.lane(self.payer), memory.clone(), op.space);
                 let then = move |_| {
                     its.forget(space);
                     answer(Ok(()));
@@ -253,7 +253,7 @@ impl Caller {
             Request::Register => self.register(engine, requester).map(Some),
             Request::Delete => {
                 let name = requester.seen.text.as_ref().map_err(|errno| *errno)?;
-                user::delete(engine, name, requester.seen.capable)?;
+                user::delete(engine, name, requester.payer, requester.seen.capable)?;
                 Ok(None)
             }
             Request::Unregister => {
@@ -272,7 +272,7 @@ impl Caller {
             let kind = Registration { persists: false, multi: false };
             let done = register::register_event(
                 engine,
-                (self.file, self.uid),
+                (self.file, self.payer),
                 text()?,
                 Layout::StatusPage,
                 kind,
@@ -304,7 +304,7 @@ impl Caller {
         let kind = Registration { persists: flags & PERSIST != 0, multi: flags & MULTI_FORMAT != 0 };
         let done = register::register_event(
             engine,
-            (self.file, self.uid),
+            (self.file, self.payer),
             text()?,
             Layout::Address,
             kind,
@@ -349,7 +349,7 @@ mod tests {
         let caller = |size: u32| {
             let mut head = [0; 8];
             head[..4].copy_from_slice(&size.to_ne_bytes());
-            Caller { task: 1, uid: 0, file: 1, number: 0, head }
+            Caller { task: 1, payer: 0, file: 1, number: 0, head }
         };
         let parts = |size, request| caller(size).parts(request);
         assert_eq!(parts(20, Request::Register), Ok((20, Text::At(4))));

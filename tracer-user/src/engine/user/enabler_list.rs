@@ -25,8 +25,8 @@ pub(super) struct Enabler {
     pub(super) event: EventId,
     /// A key that orders the writes for it in one address space.
     pub(super) key: u64,
-    /// The uid that registered it.
-    pub(super) uid: u32,
+    /// The payer that registered it.
+    pub(super) payer: u32,
 }
 
 /// The registered bits of one or more address spaces that have the same ones.
@@ -65,7 +65,7 @@ impl EnablerList {
 
 #[derive(Debug)]
 pub(super) struct Space {
-    pub(super) uid: u32,
+    pub(super) payer: u32,
     pub(super) process: u32,
     /// `None` before its memory is opened.
     pub(super) lane: Option<u64>,
@@ -74,21 +74,21 @@ pub(super) struct Space {
     pub(super) tasks: BTreeMap<u32, Charge>,
     /// The number of its list of bits.
     pub(super) list: u64,
-    /// The charges for its bits, one per uid.
+    /// The charges for its bits, one per payer.
     pub(super) charges: Vec<Charge>,
 }
 
 impl Space {
     pub(super) fn count(&mut self, charge: Charge) {
-        match self.charges.iter_mut().find(|known| known.uid() == charge.uid()) {
+        match self.charges.iter_mut().find(|known| known.payer() == charge.payer()) {
             Some(known) => known.absorb(charge),
             None => self.charges.push(charge),
         }
     }
 
-    pub(super) fn release_charge(&mut self, uid: u32) {
-        // The charges of a child all belong to one uid.
-        let own = self.charges.iter().position(|charge| charge.uid() == uid && charge.amount() > 0);
+    pub(super) fn release_charge(&mut self, payer: u32) {
+        // The charges of a child all belong to one payer.
+        let own = self.charges.iter().position(|charge| charge.payer() == payer && charge.amount() > 0);
         let any = || self.charges.iter().position(|charge| charge.amount() > 0);
         if let Some(charge) = own.or_else(any).and_then(|place| self.charges.get_mut(place)) {
             charge.give_one_back();

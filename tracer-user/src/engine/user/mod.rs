@@ -24,18 +24,18 @@ pub use caller::{Access, Answer, Caller, Request};
 pub use register::{Layout, Registered, Registration};
 pub use user_events::{PendingUpdates, UserEvents};
 
-use self::page::EVENTS_MAX;
+use self::{page::EVENTS_MAX, user_events::Known};
 use crate::{
     buffer::clock::monotonic,
     engine::{
         Engine,
         command::error::{CommandError, ErrorKind},
         operations::changes,
-        registry::table::EventChanges,
+        registry::table::{DefinedAgain, EventChanges},
     },
     event::{
         EventId, InstanceId,
-        user::{MULTI_SYSTEM, SYSTEM},
+        user::{Event, MULTI_SYSTEM, SYSTEM},
     },
     lang::{ctype, define::Line, user::Command},
 };
@@ -50,8 +50,9 @@ impl Engine {
     /// Closes an open file.
     pub fn user_close(&mut self, file: u64) {
         for held in self.user.files.remove(&file).map(|table| table.held).unwrap_or_default() {
-            if let Some(known) = self.user.known.get_mut(&held.event) {
-                known.files -= 1;
+            let known = self.user.known.get_mut(&held.event);
+            if let Some(holding) = known.and_then(|known| known.holders.get_mut(&held.payer)) {
+                holding.files = holding.files.saturating_sub(1);
             }
             drop_holder(self, held.event);
         }
@@ -140,13 +141,14 @@ fn update_enabled(engine: &mut Engine) {
     }
 }
 
-/// Removes a holder of an event.
+/// Removes an event that has lost its last holder, or releases the charges of payers that do not hold it any more.
 fn drop_holder(engine: &mut Engine, event: EventId) {
     let on = engine.is_busy(event);
     let lasts = engine.user.known.get(&event).is_none_or(|known| known.persists);
     if !lasts && !engine.user.is_busy(event, on) {
-        remove(engine, event);
+        return remove(engine, event);
     }
+    engine.user.settle_payers(event);
 }
 
 fn remove(engine: &mut Engine, event: EventId) {
@@ -170,17 +172,30 @@ fn remove(engine: &mut Engine, event: EventId) {
     if known.persists && known.saved {
         engine.touch_by_program();
     }
+    let Known { event: Event { name, multi, .. }, fields, charge, mut holders, .. } = known;
+    let payer = charge.payer();
+    if let Some(holding) = holders.remove(&payer) {
+        engine.registry.keep_charge(event, holding.bytes);
+    }
+    engine.registry.keep_charge(event, charge);
     let mut changes = EventChanges::default();
     engine.registry.remove(event, &mut changes);
+    if let Some(id) = changes.removed.last().and_then(|removed| removed.id) {
+        engine.registry.may_return(
+            id,
+            DefinedAgain { payer, name, fields, is_multi: multi.is_some() },
+            multi,
+        );
+    }
     changes::apply_changes(engine, changes);
 }
 
 /// Deletes the events of a name (`DIAG_IOCSDEL`).
 ///
 /// # Errors
-/// `ENOENT` for an unknown name, `EBUSY` for an event with holders, `EPERM` for a persistent event that the caller
-/// could not have registered.
-pub fn delete(engine: &mut Engine, name: &[u8], capable: bool) -> Result<(), CommandError> {
+/// `ENOENT` for an unknown name, `EBUSY` for an event with holders, `EPERM` for an event that another payer made, unless
+/// the caller is capable.
+pub fn delete(engine: &mut Engine, name: &[u8], payer: u32, capable: bool) -> Result<(), CommandError> {
     learn(engine);
     let named = std::str::from_utf8(name).map(|name| engine.user.named(name)).unwrap_or_default();
     if named.is_empty() {
@@ -191,9 +206,8 @@ pub fn delete(engine: &mut Engine, name: &[u8], capable: bool) -> Result<(), Com
         if engine.user.is_busy(event, on) {
             return Err(ErrorKind::Busy.into());
         }
-        // Events of the first interface persist too, and registering them needs no privilege.
-        let known = engine.user.known.get(&event);
-        if known.is_some_and(|known| known.persists && known.bit.is_none()) && !capable {
+        let is_own = |known: &Known| known.maker == payer;
+        if !capable && !engine.user.known.get(&event).is_some_and(is_own) {
             return Err(ErrorKind::Denied.into());
         }
         remove(engine, event);

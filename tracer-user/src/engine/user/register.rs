@@ -4,21 +4,26 @@
 //! depends on that write, so the second step is undone if it fails. The time of a registration does not depend on the
 //! number of events.
 
+use std::collections::{BTreeMap, btree_map::Entry};
+
 use super::{
     Engine,
     spaces::{BitWrite, Requester},
-    user_events::{Held, Known},
+    user_events::{Held, Holding, Known, Table},
 };
 use crate::{
     engine::{
         command::error::{CommandError, ErrorKind},
         operations::deleted_events,
-        quota::Kind,
-        registry::catalogue::DefinedEvent,
+        quota::{Charge, Kind, Quotas},
+        registry::{
+            catalogue::DefinedEvent,
+            table::{DefinedAgain, Returning},
+        },
         user,
     },
     event::{
-        EventId,
+        EventId, InstanceId,
         user::{Event, fields_key},
     },
     lang::user::Command,
@@ -56,16 +61,68 @@ pub struct Registered {
     pub on: bool,
 }
 
-/// Finds an event, or creates it for a uid. `saved` states whether a persistent event survives the daemon.
+/// What a new event gets.
+struct Place {
+    id: u16,
+    /// The number in its name, if it had one before.
+    number: Option<u64>,
+    /// The instances that may have records of it.
+    recorded_in: Vec<InstanceId>,
+    charge: Charge,
+    holding: Holding,
+}
+
+/// An id for a new event, and the charges. A deleted event of the payer with the same name and fields that has records
+/// has its id again, and its charges: a program that starts again needs no second id for each event.
+///
+/// # Errors
+/// `EMFILE` if there are too many events (as `user_event_parse()`), `ENOMEM` if the definitions of the payer's events are
+/// too long.
+fn place(engine: &mut Engine, wanted: &DefinedAgain) -> Result<Place, CommandError> {
+    // Deleted events may be charged for records that are gone.
+    match new_place(engine, wanted) {
+        Err(_) if deleted_events::release_ids_soon(engine) => new_place(engine, wanted),
+        place => place,
+    }
+}
+
+fn new_place(engine: &mut Engine, wanted: &DefinedAgain) -> Result<Place, CommandError> {
+    let Engine { registry, quotas, .. } = engine;
+    let payer = wanted.payer;
+    let mut returning = None;
+    let bytes = || {
+        returning = registry.take_again(wanted);
+        let kept = returning.as_mut().and_then(|returning| returning.take_charge(Kind::DefinitionBytes));
+        kept.map_or_else(|| definition_bytes(quotas, payer, wanted.name.len() + wanted.fields.len()), Ok)
+    };
+    let holding = Holding::new(quotas, payer, bytes)?;
+    if let Some(mut returning) = returning
+        && let Some(charge) = returning.take_charge(Kind::UserEvents)
+    {
+        let Returning { id, number, recorded_in, .. } = returning;
+        return Ok(Place { id, number, recorded_in, charge, holding });
+    }
+    let charge = quotas.charge(payer, Kind::UserEvents, 1).map_err(|_| ErrorKind::TooMany)?;
+    // The kernel's error for too many events.
+    let id = registry.events().free_id().ok_or(ErrorKind::TooMany)?;
+    Ok(Place { id, number: None, recorded_in: Vec::new(), charge, holding })
+}
+
+/// Charges a payer for the bytes of a definition.
+fn definition_bytes(quotas: &Quotas, payer: u32, bytes: usize) -> Result<Charge, CommandError> {
+    quotas.charge(payer, Kind::DefinitionBytes, bytes).map_err(|_| ErrorKind::NoMemory.into())
+}
+
+/// Finds an event, or creates it for a payer. `saved` states whether a persistent event survives the daemon.
 ///
 /// # Errors
 /// `EADDRINUSE` if another event has the name, `EINVAL` for invalid fields, `EMFILE` if there are too many events (as
-/// `user_event_parse()`), `ENOMEM` if the definitions of the uid's events are too long.
+/// `user_event_parse()`), `ENOMEM` if the definitions of the payer's events are too long.
 pub(super) fn find(
     engine: &mut Engine,
     command: Command<'_>,
     kind: Registration,
-    uid: u32,
+    payer: u32,
     saved: bool,
 ) -> Result<EventId, CommandError> {
     let fields = fields_key(&command.words());
@@ -79,24 +136,24 @@ pub(super) fn find(
             return if same { Ok(event) } else { Err(ErrorKind::NameInUse.into()) };
         }
     }
-    deleted_events::release_ids(engine);
-    let multi = kind.multi.then_some(engine.user.next_multi);
-    engine.user.next_multi += u64::from(kind.multi);
-    let event = Event { name: command.name.to_owned(), multi, fields: command.fields()? };
+    let mut event = Event { name: command.name.to_owned(), multi: None, fields: command.fields()? };
     // The fields of the event, not those of the command. A lone semicolon, for example, defines no field, but an
     // event without fields cannot be found by it.
     let fields = event.key();
-    let count = engine.quotas.charge(uid, Kind::UserEvents, 1).map_err(|_| ErrorKind::TooMany)?;
-    let bytes = event.name.len() + fields.len();
-    let bytes = engine.quotas.charge(uid, Kind::DefinitionBytes, bytes).map_err(|_| ErrorKind::NoMemory)?;
-    // The kernel's error for too many events.
-    let id = engine.registry.events().free_id().ok_or(ErrorKind::TooMany)?;
+    let again = DefinedAgain { payer, name: event.name.clone(), fields, is_multi: kind.multi };
+    let Place { id, number, recorded_in, charge, holding } = place(engine, &again)?;
+    let fields = again.fields;
+    event.multi = kind.multi.then(|| number.unwrap_or(engine.user.next_multi));
+    engine.user.next_multi += u64::from(kind.multi && number.is_none());
     let format = event.format(id);
     let text = event.format_text(id);
     let made = DefinedEvent { printer: Printer::fields_only(&format, engine.facts.version()), format, text };
     let number = engine.registry.add(made)?;
-    engine.registry.keep_charge(number, count);
-    engine.registry.keep_charge(number, bytes);
+    for instance in recorded_in {
+        if let Some(state) = engine.instances.get_mut(instance) {
+            state.recorded.insert(number);
+        }
+    }
     let named = engine.user.names.entry(event.name.clone()).or_default();
     if kind.multi {
         named.formats.entry(fields.clone()).or_insert(number);
@@ -112,7 +169,9 @@ pub(super) fn find(
         serial: engine.registry.count_definition(),
         persists: kind.persists,
         saved,
-        files: 0,
+        maker: payer,
+        holders: BTreeMap::from([(payer, holding)]),
+        charge,
         bit: None,
         on: false,
         changed: 0,
@@ -121,7 +180,21 @@ pub(super) fn find(
     Ok(number)
 }
 
-/// Registers a command that an open file received from a uid. A `capable` caller may register persistent events. With
+/// Charges a payer for an event that it is about to hold.
+///
+/// # Errors
+/// `EMFILE` and `ENOMEM`, as for a new event.
+fn hold(engine: &mut Engine, event: EventId, payer: u32) -> Result<(), CommandError> {
+    let known = engine.user.known.get_mut(&event).ok_or(ErrorKind::NotFound)?;
+    if let Entry::Vacant(place) = known.holders.entry(payer) {
+        let bytes = known.event.name.len() + known.fields.len();
+        let bytes = || definition_bytes(&engine.quotas, payer, bytes);
+        place.insert(Holding::new(&engine.quotas, payer, bytes)?);
+    }
+    Ok(())
+}
+
+/// Registers a command that an open file received from a payer. A `capable` caller may register persistent events. With
 /// the first interface every caller may, but only events of a capable caller survive the daemon.
 ///
 /// # Errors
@@ -129,7 +202,7 @@ pub(super) fn find(
 /// persistent event of a caller that is not capable.
 pub(super) fn register_event(
     engine: &mut Engine,
-    (file, uid): (u64, u32),
+    (file, payer): (u64, u32),
     text: &[u8],
     layout: Layout,
     kind: Registration,
@@ -149,13 +222,18 @@ pub(super) fn register_event(
     }
     let kind = Registration { persists: kind.persists || first_age, ..kind };
     let before = engine.user.known.len();
-    let event = find(engine, command, kind, uid, capable)?;
+    let event = find(engine, command, kind, payer, capable)?;
     let new = engine.user.known.len() > before;
+    let is_held = |table: &Table| table.places.contains_key(&event);
+    if !engine.user.files.get(&file).is_some_and(is_held) {
+        hold(engine, event, payer)?;
+    }
     let on = engine.instances.is_enabled(event);
     let user = &mut engine.user;
     let known = user.known.get_mut(&event).ok_or(ErrorKind::NotFound)?;
     if first_age && known.bit.is_none() {
         let Some(bit) = user.page.allocate() else {
+            user::drop_holder(engine, event);
             if new {
                 user::remove(engine, event);
             }
@@ -169,8 +247,10 @@ pub(super) fn register_event(
     let next = table.held.len() as u32;
     let index = *table.places.entry(event).or_insert(next);
     if index == next {
-        table.held.push(Held { event, first_age });
-        known.files += 1;
+        table.held.push(Held { event, payer, first_age });
+        if let Some(holding) = known.holders.get_mut(&payer) {
+            holding.files += 1;
+        }
     }
     Ok(Registered { event, index, bit: known.bit.unwrap_or(0), on })
 }
@@ -188,7 +268,12 @@ pub(super) fn register_bit(
     bit: u8,
 ) -> Result<BitWrite, CommandError> {
     engine.user.follow(&engine.facts);
-    Ok(engine.user.spaces.register_bit(requester, registered.event, (address, bit), registered.on)?)
+    hold(engine, registered.event, requester.payer)?;
+    let done = engine.user.spaces.register_bit(requester, registered.event, (address, bit), registered.on);
+    if done.is_err() {
+        user::drop_holder(engine, registered.event);
+    }
+    Ok(done?)
 }
 
 /// Unregisters a bit (`DIAG_IOCSUNREG`). Returns the write that clears it.
@@ -214,10 +299,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{
-        engine::{facts::Facts, quota::Quotas},
-        event::InstanceId,
-    };
+    use crate::{engine::facts::Facts, event::InstanceId};
 
     /// An engine for this kernel, if one can be created.
     fn engine() -> Option<Engine> {
@@ -230,9 +312,9 @@ mod tests {
 
     const KIND: Registration = Registration { persists: false, multi: false };
 
-    fn register(engine: &mut Engine, file: u64, uid: u32, number: u32) -> Result<Registered, CommandError> {
+    fn register(engine: &mut Engine, file: u64, payer: u32, number: u32) -> Result<Registered, CommandError> {
         let text = format!("event_{number} u32 a; u64 b");
-        register_event(engine, (file, uid), text.as_bytes(), Layout::StatusPage, KIND, false)
+        register_event(engine, (file, payer), text.as_bytes(), Layout::StatusPage, KIND, false)
     }
 
     #[test]
@@ -260,38 +342,148 @@ mod tests {
     fn some_ids_are_reserved_for_root() {
         let Some(mut engine) = engine() else { return };
         let limits = Kind::UserEvents.limits();
-        let (mut made, mut uid) = (0_u32, 0);
-        while (made as usize) < limits.total - limits.reserved {
-            uid += 1;
-            let file = engine.user.open(uid, &engine.quotas).unwrap();
-            let mut own = 0;
-            while register(&mut engine, file, uid, made).is_ok() {
-                (made, own) = (made + 1, own + 1);
+        let (mut made, mut payer) = (0_u32, 0);
+        loop {
+            payer += 1;
+            let file = engine.user.open(payer, &engine.quotas).unwrap();
+            let before = made;
+            while register(&mut engine, file, payer, made).is_ok() {
+                made += 1;
             }
-            assert!(own <= limits.per_uid && own > 0);
+            assert!(made - before <= limits.per_payer as u32);
+            if made == before {
+                break;
+            }
         }
+        // Three payers have all that one may have, and some more have a part.
+        assert!(payer > 10 && made as usize >= limits.total - limits.reserved - 1, "{payer}: {made}");
         let file = engine.user.open(0, &engine.quotas).unwrap();
-        for number in 0..limits.reserved as u32 {
-            register(&mut engine, file, 0, made + number).unwrap();
+        for number in made..limits.total as u32 {
+            register(&mut engine, file, 0, number).unwrap();
         }
         assert_eq!(register(&mut engine, file, 0, u32::MAX).err(), Some(ErrorKind::TooMany.into()));
-        let other = engine.user.open(uid + 1, &engine.quotas).unwrap();
-        assert_eq!(register(&mut engine, other, uid + 1, u32::MAX).err(), Some(ErrorKind::TooMany.into()));
+        let other = engine.user.open(payer + 1, &engine.quotas).unwrap();
+        assert_eq!(register(&mut engine, other, payer + 1, u32::MAX).err(), Some(ErrorKind::TooMany.into()));
+    }
+
+    /// Puts a record of an event into the top instance.
+    fn record(engine: &mut Engine, event: EventId) -> u16 {
+        let id = engine.registry.events().known_format(event).unwrap().id;
+        let [low, high] = id.to_ne_bytes();
+        let state = engine.instances.state(InstanceId::TOP).unwrap();
+        state.recorded.insert(event);
+        let buffer = state.buffer.cpu_mut(0).unwrap();
+        buffer.resize(1 << 20);
+        assert!(buffer.push(1, &[low, high, 0, 0, 1, 0, 0, 0]));
+        id
+    }
+
+    #[test]
+    fn whoever_holds_an_event_is_charged_and_charges_pass_on() {
+        let Some(mut engine) = engine() else { return };
+        let files: Vec<u64> =
+            [7, 8, 9].iter().map(|payer| engine.user.open(*payer, &engine.quotas).unwrap()).collect();
+        let used = |engine: &Engine, payer| {
+            [Kind::UserEvents, Kind::HeldEvents].map(|kind| engine.quotas.used(payer, kind))
+        };
+        let bytes = |engine: &Engine, payer| engine.quotas.used(payer, Kind::DefinitionBytes);
+        let mut event = EventId::new(0);
+        let text = b"name u32 a";
+        for (file, payer) in files.iter().zip([7, 8, 9]) {
+            let done = register_event(&mut engine, (*file, payer), text, Layout::Address, KIND, false);
+            event = done.unwrap().event;
+        }
+        assert_eq!([7, 8, 9].map(|payer| used(&engine, payer)), [[1, 1], [0, 1], [0, 1]]);
+        assert_eq!(bytes(&engine, 7), bytes(&engine, 9));
+        // A second file of a holder, and one that is closed before others.
+        let more = engine.user.open(8, &engine.quotas).unwrap();
+        register_event(&mut engine, (more, 8), text, Layout::Address, KIND, false).unwrap();
+        engine.user_close(files[2]);
+        engine.user_close(files[0]);
+        assert_eq!([7, 8, 9].map(|payer| used(&engine, payer)), [[0, 0], [1, 1], [0, 0]]);
+        assert_eq!((bytes(&engine, 7), bytes(&engine, 9)), (0, 0));
+        engine.user_close(files[1]);
+        assert_eq!(used(&engine, 8), [1, 1]);
+        // The last payer stays charged for what is recorded.
+        record(&mut engine, event);
+        engine.user_close(more);
+        assert!(engine.user.known.is_empty());
+        assert_eq!((used(&engine, 8), bytes(&engine, 8) > 0), ([1, 0], true));
+        engine.instances.state(InstanceId::TOP).unwrap().clear(None);
+    }
+
+    #[test]
+    fn an_event_is_its_makers_whichever_interface_is_used() {
+        let Some(mut engine) = engine() else { return };
+        for (number, (makers, others)) in [Layout::StatusPage, Layout::Address]
+            .into_iter()
+            .zip([Layout::Address, Layout::StatusPage])
+            .enumerate()
+        {
+            let text = format!("name_{number} u32 a");
+            let kind = Registration { persists: makers == Layout::Address, multi: false };
+            let [file, other] = [7, 8].map(|payer| engine.user.open(payer, &engine.quotas).unwrap());
+            let capable = makers == Layout::Address;
+            register_event(&mut engine, (file, 7), text.as_bytes(), makers, kind, capable).unwrap();
+            let name = format!("name_{number}").into_bytes();
+            // Another client registers it by the other interface, and may not delete it.
+            register_event(&mut engine, (other, 8), text.as_bytes(), others, KIND, false).unwrap();
+            assert_eq!(user::delete(&mut engine, &name, 8, false), Err(ErrorKind::Busy.into()));
+            engine.user_close(other);
+            engine.user_close(file);
+            assert_eq!(user::delete(&mut engine, &name, 8, false), Err(ErrorKind::Denied.into()));
+            assert_eq!(engine.quotas.used(7, Kind::UserEvents), 1, "it persists, and its maker pays");
+            assert_eq!(user::delete(&mut engine, &name, if number == 0 { 7 } else { 8 }, number > 0), Ok(()));
+            assert_eq!(engine.quotas.used(7, Kind::UserEvents), 0);
+        }
+    }
+
+    #[test]
+    fn a_program_that_starts_again_has_the_ids_of_its_events_again() {
+        let Some(mut engine) = engine() else { return };
+        let limit = Kind::UserEvents.limits().per_payer as u32;
+        let mut ids = Vec::new();
+        for round in 0..3 {
+            let file = engine.user.open(7, &engine.quotas).unwrap();
+            let mut all = Vec::new();
+            for number in 0..limit {
+                let kind = Registration { persists: false, multi: number % 2 == 0 };
+                let text = format!("again_{number} u32 a");
+                let event =
+                    register_event(&mut engine, (file, 7), text.as_bytes(), Layout::Address, kind, false);
+                let event = event.unwrap().event;
+                let id = engine.registry.events().known_format(event).unwrap().id;
+                // The last round records nothing, but the records of before are there.
+                if round < 2 {
+                    record(&mut engine, event);
+                }
+                all.push((id, engine.user.known[&event].event.multi));
+            }
+            engine.user_close(file);
+            assert!(engine.user.known.is_empty());
+            assert!(all.iter().all(|(id, _)| engine.registry.events().defined_printer(*id).is_some()));
+            if round > 0 {
+                assert_eq!(all, ids);
+            }
+            ids = all;
+        }
+        // Others do not get them.
+        let file = engine.user.open(8, &engine.quotas).unwrap();
+        let done =
+            register_event(&mut engine, (file, 8), b"again_1 u32 a", Layout::Address, KIND, false).unwrap();
+        let id = engine.registry.events().known_format(done.event).unwrap().id;
+        assert!(ids.iter().all(|(known, _)| *known != id));
+        engine.instances.state(InstanceId::TOP).unwrap().clear(None);
     }
 
     #[test]
     fn what_deleted_events_keep_is_limited_by_the_quota() {
         let Some(mut engine) = engine() else { return };
         let file = engine.user.open(7, &engine.quotas).unwrap();
-        let limit = Kind::UserEvents.limits().per_uid as u32;
+        let limit = Kind::UserEvents.limits().per_payer as u32;
         for number in 0..limit {
             let event = register(&mut engine, file, 7, number).unwrap().event;
-            let [low, high] = engine.registry.events().known_format(event).unwrap().id.to_ne_bytes();
-            let state = engine.instances.state(InstanceId::TOP).unwrap();
-            state.recorded.insert(event);
-            let buffer = state.buffer.cpu_mut(0).unwrap();
-            buffer.resize(1 << 20);
-            assert!(buffer.push(1, &[low, high, 0, 0, 1, 0, 0, 0]));
+            record(&mut engine, event);
             user::remove(&mut engine, event);
         }
         assert!(engine.user.known.is_empty());

@@ -45,7 +45,7 @@ struct Task {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Requester<'a> {
     pub(super) task: u32,
-    pub(super) uid: u32,
+    pub(super) payer: u32,
     /// The number of the inspected address space.
     pub(super) look: u64,
     pub(super) seen: &'a Seen,
@@ -80,6 +80,8 @@ pub(super) struct Spaces {
     last_caller: Option<(u32, u32)>,
     /// Lists that contain an event.
     by_event: HashMap<EventId, BTreeSet<u64>>,
+    /// Number of bits in all lists that a payer registered for an event.
+    uses: HashMap<(EventId, u32), usize>,
     keys: u64,
     /// The number of the process that accesses memory.
     generation: u64,
@@ -120,6 +122,27 @@ impl Spaces {
     /// Whether an event has registered bits.
     pub(super) fn is_used(&self, event: EventId) -> bool {
         self.by_event.contains_key(&event)
+    }
+
+    /// Whether a payer registered bits for an event.
+    pub(super) fn is_used_by(&self, event: EventId, payer: u32) -> bool {
+        self.uses.contains_key(&(event, payer))
+    }
+
+    /// Counts a bit of a list.
+    fn count_use(&mut self, enabler: Enabler) {
+        *self.uses.entry((enabler.event, enabler.payer)).or_default() += 1;
+    }
+
+    /// Ends a [`Spaces::count_use`].
+    fn end_use(&mut self, enabler: Enabler) {
+        let key = (enabler.event, enabler.payer);
+        let Some(uses) = self.uses.get_mut(&key) else { return };
+        *uses -= 1;
+        if *uses == 0 {
+            self.uses.remove(&key);
+            self.released.push(enabler.event);
+        }
     }
 
     /// Whether no process takes part.
@@ -181,7 +204,7 @@ impl Spaces {
         (address, bit): (u64, u8),
         on: bool,
     ) -> Result<BitWrite, Errno> {
-        let charge = self.quotas.charge(requester.uid, Kind::Enablers, 1).map_err(|_| Errno::NOMEM)?;
+        let charge = self.quotas.charge(requester.payer, Kind::Enablers, 1).map_err(|_| Errno::NOMEM)?;
         let number = match self.tasks.get(&requester.seen.process) {
             Some(task) => task.space,
             None => self.join(requester)?,
@@ -192,26 +215,31 @@ impl Spaces {
         let lane = space.lane.ok_or(Errno::NOMEM)?;
         space.count(charge);
         let enabler_list = self.lists.entry(list).or_default();
-        enabler_list.enablers.insert((address, bit), Enabler { event, key, uid: requester.uid });
+        let enabler = Enabler { event, key, payer: requester.payer };
+        let before = enabler_list.enablers.insert((address, bit), enabler);
         enabler_list.by_event.insert((event, address, bit));
         self.by_event.entry(event).or_default().insert(list);
+        self.count_use(enabler);
+        if let Some(before) = before {
+            self.end_use(before);
+        }
         Ok(BitWrite { lane, op: op(number, key, address, bit, on) })
     }
 
     fn join(&mut self, requester: Requester<'_>) -> Result<u64, Errno> {
-        let charge = self.quotas.charge(requester.uid, Kind::AddressSpaces, 1).map_err(|_| Errno::NOMEM)?;
+        let charge = self.quotas.charge(requester.payer, Kind::AddressSpaces, 1).map_err(|_| Errno::NOMEM)?;
         let (process, mark) = (requester.seen.process, monotonic());
         if let Some(follow) = &self.follow {
             follow.add(process, mark).map_err(|_| Errno::NOMEM)?;
         }
         // Each address space has a lane of its own. The process's id may also be that of an ended process whose
         // address space others still use.
-        let lane = self.memory.as_ref().ok_or(Errno::NOMEM)?.lane(requester.uid);
+        let lane = self.memory.as_ref().ok_or(Errno::NOMEM)?.lane(requester.payer);
         let list = self.key();
         let spaces = BTreeSet::from([requester.look]);
         self.lists.insert(list, EnablerList { spaces, ..EnablerList::default() });
         let space = Space {
-            uid: requester.uid,
+            payer: requester.payer,
             process,
             lane: Some(lane),
             identity: Arc::from(&requester.seen.identity[..]),
@@ -237,6 +265,7 @@ impl Spaces {
         for event in enabler_list.events() {
             self.by_event.entry(event).or_default().insert(own);
         }
+        enabler_list.enablers.values().for_each(|enabler| self.count_use(*enabler));
         self.lists.insert(own, enabler_list);
         self.all.get_mut(&number)?.list = own;
         Some(own)
@@ -269,8 +298,9 @@ impl Spaces {
         if !enabler_list.has_event(enabler.event) {
             self.unuse(enabler.event, list);
         }
+        self.end_use(enabler);
         if let Some(space) = self.all.get_mut(&number) {
-            space.release_charge(enabler.uid);
+            space.release_charge(enabler.payer);
         }
     }
 
@@ -280,7 +310,6 @@ impl Spaces {
             lists.remove(&list);
             if lists.is_empty() {
                 self.by_event.remove(&event);
-                self.released.push(event);
             }
         }
     }
@@ -346,7 +375,7 @@ impl Spaces {
         }
         for (number, space) in &self.all {
             let (Some((task, _)), Some(lane)) = (space.tasks.first_key_value(), space.lane) else { continue };
-            memory.open(*number, space.uid, *task, &space.identity, lane);
+            memory.open(*number, space.payer, *task, &space.identity, lane);
             if let Some((lane, ops)) = self.ops(*number, &state) {
                 memory.write(lane, ops, None);
             }
@@ -427,13 +456,13 @@ impl Spaces {
         }
     }
 
-    /// Gives a child its parent's registrations; `None` if the child's uid has reached its limit.
+    /// Gives a child its parent's registrations; `None` if the child's payer has reached its limit.
     fn inherit(&mut self, event: TaskEvent) -> Option<()> {
         let (child, time) = (event.other, event.time);
         // Not a later process with the parent's id.
         let number = self.tasks.get(&event.task).filter(|task| task.mark <= time)?.space;
         let parent = self.all.get_mut(&number)?;
-        let charge = self.quotas.charge(parent.uid, Kind::AddressSpaces, 1).ok()?;
+        let charge = self.quotas.charge(parent.payer, Kind::AddressSpaces, 1).ok()?;
         if event.shares != 0 {
             parent.tasks.insert(child, charge);
             self.tasks.insert(child, Task { space: number, mark: time });
@@ -442,11 +471,11 @@ impl Spaces {
         let enabler_list =
             self.lists.get_mut(&parent.list).filter(|enabler_list| !enabler_list.enablers.is_empty())?;
         let for_enablers =
-            self.quotas.charge(parent.uid, Kind::Enablers, enabler_list.enablers.len()).ok()?;
+            self.quotas.charge(parent.payer, Kind::Enablers, enabler_list.enablers.len()).ok()?;
         let own = self.memory.as_ref()?.number();
         enabler_list.spaces.insert(own);
         let space = Space {
-            uid: parent.uid,
+            payer: parent.payer,
             process: child,
             lane: None,
             identity: Arc::clone(&parent.identity),
@@ -465,16 +494,17 @@ impl Spaces {
         let mut born = std::mem::take(&mut self.unopened);
         born.retain(|born| self.all.contains_key(&born.space));
         for Born { space: number, .. } in &born {
-            let Some((process, uid)) = self.all.get(number).map(|space| (space.process, space.uid)) else {
+            let Some((process, payer)) = self.all.get(number).map(|space| (space.process, space.payer))
+            else {
                 continue;
             };
-            let lane = self.memory.as_ref().map(|memory| memory.lane(uid));
+            let lane = self.memory.as_ref().map(|memory| memory.lane(payer));
             let Some(space) = self.all.get_mut(number) else { continue };
             space.lane = lane;
             // The id of a process is that of its first thread. If the child executes another program by now, its
             // memory has another identity than its parent's.
             if let (Some(memory), Some(lane)) = (&self.memory, lane) {
-                memory.open(*number, uid, process, &space.identity, lane);
+                memory.open(*number, payer, process, &space.identity, lane);
             }
         }
         born
@@ -494,6 +524,7 @@ impl Spaces {
                 && let Some(enabler_list) = self.lists.remove(&space.list)
             {
                 enabler_list.events().for_each(|event| self.unuse(event, space.list));
+                enabler_list.enablers.values().for_each(|enabler| self.end_use(*enabler));
             }
         }
         let (Some(memory), Some(lane)) = (&self.memory, space.lane) else { return };

@@ -26,8 +26,12 @@ pub(super) struct Known {
     pub(super) persists: bool,
     /// Whether a persistent event survives the daemon.
     pub(super) saved: bool,
-    /// Number of files that registered it.
-    pub(super) files: usize,
+    /// Who made it, and may delete it.
+    pub(super) maker: u32,
+    /// The payers that hold it, and its maker if it persists.
+    pub(super) holders: BTreeMap<u32, Holding>,
+    /// The charge of the event itself, to one of them.
+    pub(super) charge: Charge,
     /// Its bit in the page, if one was requested.
     pub(super) bit: Option<u32>,
     /// Whether an instance had it enabled at the last update of programs.
@@ -36,10 +40,44 @@ pub(super) struct Known {
     pub(super) changed: u64,
 }
 
+impl Known {
+    /// Whether an open file registered it.
+    pub(super) fn has_files(&self) -> bool {
+        self.holders.values().any(|holding| holding.files > 0)
+    }
+}
+
+/// A payer's part in an event.
+#[derive(Debug)]
+pub(super) struct Holding {
+    /// Number of files that registered the event.
+    pub(super) files: usize,
+    _count: Charge,
+    /// The bytes of the definition.
+    pub(super) bytes: Charge,
+}
+
+impl Holding {
+    /// Charges a payer for an event. `bytes` charges it for the definition.
+    ///
+    /// # Errors
+    /// `EMFILE` if the payer has too many events (as `user_event_parse()`), and the error of `bytes`.
+    pub(super) fn new(
+        quotas: &Quotas,
+        payer: u32,
+        bytes: impl FnOnce() -> Result<Charge, CommandError>,
+    ) -> Result<Self, CommandError> {
+        let count = quotas.charge(payer, Kind::HeldEvents, 1).map_err(|_| ErrorKind::TooMany)?;
+        Ok(Self { files: 0, _count: count, bytes: bytes()? })
+    }
+}
+
 /// An entry in a file's table of events. A write begins with its index.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     pub(super) event: EventId,
+    /// Who registered it.
+    pub(super) payer: u32,
     /// Whether it was registered by the 6.1 interface, which accepts writes while the event is disabled.
     pub(super) first_age: bool,
 }
@@ -87,6 +125,8 @@ pub struct UserEvents {
     pub(super) changed: u64,
     /// The instances at the last update of programs: their numbers and change counts.
     pub(super) reported: Vec<(InstanceId, u64)>,
+    /// The earliest time of the next release of ids (`CLOCK_MONOTONIC`).
+    pub(in crate::engine) next_release: u64,
     /// Whether the ring of tasks is new and not watched yet.
     pub(in crate::engine) new_ring: bool,
 }
@@ -107,7 +147,25 @@ impl UserEvents {
 
     /// Whether an event has a holder: a file, a process, or an instance that has it enabled.
     pub(super) fn is_busy(&self, event: EventId, on: bool) -> bool {
-        on || self.spaces.is_used(event) || self.known.get(&event).is_some_and(|known| known.files > 0)
+        on || self.spaces.is_used(event) || self.known.get(&event).is_some_and(Known::has_files)
+    }
+
+    /// Releases the charges of payers that do not hold an event any more. If nobody holds it, but it is enabled, its
+    /// last payer stays charged.
+    pub(super) fn settle_payers(&mut self, event: EventId) {
+        let Self { known, spaces, .. } = self;
+        let Some(Known { holders, charge, persists, maker, .. }) = known.get_mut(&event) else { return };
+        let holds = |payer: u32, holding: &Holding| {
+            holding.files > 0 || spaces.is_used_by(event, payer) || (*persists && payer == *maker)
+        };
+        if !holders.iter().any(|(payer, holding)| holds(*payer, holding)) {
+            return holders.retain(|payer, _| *payer == charge.payer());
+        }
+        holders.retain(|payer, holding| holds(*payer, holding));
+        if let Some(payer) = holders.keys().next().copied().filter(|_| !holders.contains_key(&charge.payer()))
+        {
+            charge.pass_to(payer);
+        }
     }
 
     /// Marks an event that may have lost its last holder.
@@ -131,12 +189,12 @@ impl UserEvents {
         self.spaces.set_memory(memory, quotas.clone());
     }
 
-    /// Adds an open `user_events_data` of a uid.
+    /// Adds an open `user_events_data` of a payer.
     ///
     /// # Errors
-    /// `ENOMEM` if the uid has reached its limit: the only error that the kernel's open can return.
-    pub fn open(&mut self, uid: u32, quotas: &Quotas) -> Result<u64, CommandError> {
-        let charge = quotas.charge(uid, Kind::UserEventFiles, 1).map_err(|_| ErrorKind::NoMemory)?;
+    /// `ENOMEM` if the payer has reached its limit: the only error that the kernel's open can return.
+    pub fn open(&mut self, payer: u32, quotas: &Quotas) -> Result<u64, CommandError> {
+        let charge = quotas.charge(payer, Kind::UserEventFiles, 1).map_err(|_| ErrorKind::NoMemory)?;
         self.next_file += 1;
         let table = Table { held: Vec::new(), places: HashMap::new(), _charge: charge };
         self.files.insert(self.next_file, table);

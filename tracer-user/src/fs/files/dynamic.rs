@@ -55,7 +55,7 @@ pub(super) const UPROBE_PROFILE: Entry =
 pub(super) const SYNTHETIC_EVENTS: Entry = Entry::write(
     "synthetic_events",
     ReadKind::Seq(|engine, _| Ok(engine.registry().synthetic().listing())),
-    |engine, at, data| all(data, engine.execute(&Command::DefineSynthetic { text: data, uid: at.uid })),
+    |engine, at, data| all(data, engine.execute(&Command::DefineSynthetic { text: data, payer: at.payer })),
 )
 .truncates(|engine, _| done(engine.execute(&Command::UndefineSynthetic)))
 .top();
@@ -89,5 +89,5 @@ pub(super) const USER_EVENTS_STATUS: Entry = Entry::read(
 
 /// Defines and deletes dynamic events.
 fn define(engine: &mut Engine, at: At, file: File, text: &[u8], files: &Files) -> Result<usize> {
-    all(text, engine.execute(&Command::Define { file, text, files, uid: at.uid }))
+    all(text, engine.execute(&Command::Define { file, text, files, payer: at.payer }))
 }

@@ -38,8 +38,8 @@ pub(in crate::fs) struct At {
     pub(in crate::fs) subject: Subject,
     /// The thread that opened the file or that writes now.
     pub(in crate::fs) thread: u32,
-    /// Its uid.
-    pub(in crate::fs) uid: u32,
+    /// Its payer.
+    pub(in crate::fs) payer: u32,
 }
 
 impl At {

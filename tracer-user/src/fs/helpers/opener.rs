@@ -5,8 +5,8 @@
 //! does not end the blocked thread. So a thread of a separate process does this work. The daemon waits with a
 //! deadline, and never while it holds the tree. The answer is a descriptor and the facts about the file.
 //!
-//! [`Kind::PendingFiles`] limits the writes of a uid that wait for files. A write counts until its answer arrives,
-//! however late, so files that never answer use up only the quota of their uid.
+//! [`Kind::PendingFiles`] limits the writes of a payer that wait for files. A write counts until its answer arrives,
+//! however late, so files that never answer use up only the quota of their payer.
 
 use std::{
     collections::HashMap,
@@ -172,15 +172,15 @@ impl Opener {
     /// `then`.
     ///
     /// # Errors
-    /// `EAGAIN` if the uid has the maximum of pending files, or no thread can be started. `then` is not called then.
+    /// `EAGAIN` if the payer has the maximum of pending files, or no thread can be started. `then` is not called then.
     pub(in crate::fs) fn look_then(
         self: &Arc<Self>,
         place: (&Quotas, u32),
         wanted: Vec<FileRequest>,
         then: impl FnOnce(Files) + Send + 'static,
     ) -> Result<(), Errno> {
-        let (quotas, uid) = place;
-        let place = Arc::new(quotas.charge(uid, Kind::PendingFiles, 1).map_err(|_| Errno::AGAIN)?);
+        let (quotas, payer) = place;
+        let place = Arc::new(quotas.charge(payer, Kind::PendingFiles, 1).map_err(|_| Errno::AGAIN)?);
         let own = Arc::clone(self);
         let work = move || {
             let until = Instant::now() + PATIENCE;
@@ -454,7 +454,7 @@ mod tests {
     fn a_request_without_an_answer_times_out_and_keeps_its_charge() {
         let (ours, theirs) = pair();
         let (opener, quotas) = (Arc::new(Opener::new(vec![ours])), Quotas::default());
-        let most = Kind::PendingFiles.limits().per_uid;
+        let most = Kind::PendingFiles.limits().per_payer;
         let (to, files) = channel();
         let start = Instant::now();
         let one = wanted(b"/x", FileQuery::Identity);

@@ -57,14 +57,14 @@ fn write_later(
     let (ours, later) = (Arc::clone(hub), Arc::clone(&answer));
     let apply = move |files: Files| {
         let hub = Arc::clone(&ours);
-        ours.post(client.uid, "write", When::Alone, move |view| {
+        ours.post(client.payer, "write", When::Alone, move |view| {
             let write = |view: &mut View<'_>| view.write_with(handle, &data, client, &files);
             if let Some(answer) = take(&later) {
                 hub.change(view, write, answer);
             }
         });
     };
-    if let Err(error) = hub.opener.look_then((&hub.quotas, client.uid), wanted, apply)
+    if let Err(error) = hub.opener.look_then((&hub.quotas, client.payer), wanted, apply)
         && let Some(answer) = take(&answer)
     {
         answer(Err(error));
@@ -92,13 +92,13 @@ impl Filesystem for Fuse {
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (hub, name) = (Arc::clone(&self.hub), name.to_owned());
-        let uid = request.uid();
-        self.hub.post(uid, "lookup", When::Lookup, move |view| {
+        let payer = self.hub.payer(request);
+        self.hub.post(payer, "lookup", When::Lookup, move |view| {
             Hub::modules_now(view.engine());
             let found = name.to_str().ok_or(rustix::io::Errno::NOENT);
             match found.and_then(|name| view.lookup(inodes::file(parent.0), name)) {
                 Ok(found) => {
-                    let ino = hub.inodes.look_up(&found, uid);
+                    let ino = hub.inodes.look_up(&found, payer);
                     reply.entry(&kept(&found), &hub.attr(&found, ino, view.since()), Generation(0));
                 }
                 Err(error) => reply.error(errno(error)),
@@ -112,7 +112,7 @@ impl Filesystem for Fuse {
 
     fn getattr(&self, request: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let hub = Arc::clone(&self.hub);
-        self.hub.post(request.uid(), "getattr", When::Lookup, move |view| {
+        self.hub.post(self.hub.payer(request), "getattr", When::Lookup, move |view| {
             match view.attributes(inodes::file(ino.0)) {
                 Ok(found) => reply.attr(&kept(&found), &hub.attr(&found, ino.0, view.since())),
                 Err(error) => reply.error(errno(error)),
@@ -139,7 +139,7 @@ impl Filesystem for Fuse {
         reply: ReplyAttr,
     ) {
         let hub = Arc::clone(&self.hub);
-        self.hub.post(request.uid(), "setattr", When::Any, move |view| {
+        self.hub.post(self.hub.payer(request), "setattr", When::Any, move |view| {
             let mode = mode.map(|mode| (mode & 0o7777) as u16);
             match view.change(inodes::file(ino.0), mode, uid, gid) {
                 Ok(found) => reply.attr(&kept(&found), &hub.attr(&found, ino.0, view.since())),
@@ -150,7 +150,7 @@ impl Filesystem for Fuse {
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
         let (hub, name) = (Arc::clone(&self.hub), name.to_owned());
-        self.hub.post(request.uid(), "mkdir", When::Alone, move |view| {
+        self.hub.post(self.hub.payer(request), "mkdir", When::Alone, move |view| {
             let make = |view: &mut View<'_>| {
                 let name = name.to_str().ok_or(rustix::io::Errno::INVAL)?;
                 Ok((view.make_dir(inodes::file(parent.0), name)?, view.since()))
@@ -167,7 +167,7 @@ impl Filesystem for Fuse {
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (hub, name) = (Arc::clone(&self.hub), name.to_owned());
-        self.hub.post(request.uid(), "rmdir", When::Alone, move |view| {
+        self.hub.post(self.hub.payer(request), "rmdir", When::Alone, move |view| {
             let remove = |view: &mut View<'_>| {
                 view.remove_dir(inodes::file(parent.0), name.to_str().ok_or(rustix::io::Errno::NOENT)?)
             };
@@ -209,7 +209,7 @@ impl Filesystem for Fuse {
             read: mode != OpenAccMode::O_WRONLY,
             write: mode != OpenAccMode::O_RDONLY,
             truncate: flags.0 & libc::O_TRUNC != 0,
-            uid: request.uid(),
+            payer: self.hub.payer(request),
         };
         let opening = Opening { pid: request.pid(), ino: ino.0, access };
         opening.start(&self.hub, reply);
@@ -227,7 +227,7 @@ impl Filesystem for Fuse {
         reply: ReplyData,
     ) {
         let read = Read {
-            uid: request.uid(),
+            payer: self.hub.payer(request),
             pid: request.pid(),
             ino: ino.0,
             handle: handle.0,
@@ -263,9 +263,8 @@ impl Filesystem for Fuse {
             Err(error) => reply.error(errno(error)),
         };
         let (hub, handle) = (Arc::clone(&self.hub), handle.0);
-        let client = Client { thread: request.pid(), uid: request.uid() };
         if let Some((marks, mark)) = hub.marks(handle)
-            && let Some(done) = marks.take(mark, data, || Writer::of(client.thread))
+            && let Some(done) = marks.take(mark, data, || Writer::of(request.pid()))
         {
             answer(done.map_err(Into::into));
             if !hub.waits.is_empty() {
@@ -273,6 +272,7 @@ impl Filesystem for Fuse {
             }
             return;
         }
+        let client = Client { thread: request.pid(), payer: hub.payer(request) };
         if self.hub.user_file(handle).is_some() {
             // The kernel splits long writes. The first part has more than a record can hold already.
             if offset > 0 {
@@ -281,7 +281,7 @@ impl Filesystem for Fuse {
             // The rest only counts as written.
             let length = data.len();
             let data = data.get(..RECORD_MAX).unwrap_or(data).to_vec();
-            return self.hub.post(request.uid(), "record", When::File(handle), move |view| {
+            return self.hub.post(client.payer, "record", When::File(handle), move |view| {
                 answer(view.write(handle, &data, client).map(|_| length));
                 // The record is a hit: only reads and polls that wait for records must learn of it.
                 if !hub.waits.is_empty() {
@@ -289,11 +289,11 @@ impl Filesystem for Fuse {
                 }
             });
         }
-        let Ok(charge) = hub.quotas.charge(client.uid, Kind::QueuedBytes, data.len()) else {
+        let Ok(charge) = hub.quotas.charge(client.payer, Kind::QueuedBytes, data.len()) else {
             return answer(Err(rustix::io::Errno::NOMEM));
         };
         let data = data.to_vec();
-        self.hub.post(client.uid, "write", When::Alone, move |view| {
+        self.hub.post(client.payer, "write", When::Alone, move |view| {
             let _charge = charge;
             let wanted = view.wanted(handle, &data);
             if !wanted.is_empty() {
@@ -345,7 +345,7 @@ impl Filesystem for Fuse {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        self.hub.post(request.uid(), "readdir", When::Lookup, move |view| {
+        self.hub.post(self.hub.payer(request), "readdir", When::Lookup, move |view| {
             match view.list(inodes::file(ino.0)) {
                 Ok(all) => {
                     for (index, (number, name, is_dir)) in (0..).zip(all).skip(offset as usize) {
@@ -381,7 +381,8 @@ impl Filesystem for Fuse {
         let known = user::Request::of(number).filter(|_| !flags.contains(IoctlFlags::FUSE_IOCTL_COMPAT));
         match (file, known, data.try_into()) {
             (Some(file), Some(known), Ok(head)) => {
-                let caller = user::Caller { task: request.pid(), uid: request.uid(), file, number, head };
+                let caller =
+                    user::Caller { task: request.pid(), payer: self.hub.payer(request), file, number, head };
                 ioctl::serve(&self.hub, caller, known, reply);
             }
             _ => reply.error(Errno::ENOTTY),
@@ -400,7 +401,7 @@ impl Filesystem for Fuse {
     ) {
         let waits = flags.contains(PollFlags::FUSE_POLL_SCHEDULE_NOTIFY);
         let (hub, handle) = (Arc::clone(&self.hub), handle.0);
-        self.hub.post(request.uid(), "poll", When::File(handle), move |view| {
+        self.hub.post(self.hub.payer(request), "poll", When::File(handle), move |view| {
             view.settle(handle);
             let ready = view.poll(handle, waits);
             let by_clock = view.needs_looking_at(handle);

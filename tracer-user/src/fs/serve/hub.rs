@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use fuser::{FileAttr, FileType, INodeNo};
+use fuser::{FileAttr, FileType, INodeNo, Request};
 use tokio::sync::Notify;
 
 use super::{
@@ -24,6 +24,7 @@ use super::{
 use crate::{
     engine::{
         Cooperative, Engine, Saving,
+        payers::Payers,
         quota::{Charge, Quotas},
         records::{Mark, Marks, collect_names, leave_unread},
     },
@@ -44,7 +45,7 @@ const SAVE_INTERVAL: Duration = Duration::from_millis(100);
 /// How long one job collects records, of all instances.
 const STEP: Duration = Duration::from_millis(20);
 
-/// How long the kernel may cache a name: not at all for files, whose inode depends on the uid ([`Inodes`]), and for
+/// How long the kernel may cache a name: not at all for files, whose inode depends on the payer ([`Inodes`]), and for
 /// dynamic events and their systems, which can be removed.
 pub(in crate::fs) fn kept(attributes: &Attributes) -> Duration {
     if attributes.lasting && attributes.is_dir { TTL } else { Duration::ZERO }
@@ -66,7 +67,9 @@ pub(in crate::fs) struct Hub {
     save_at: Mutex<Option<Instant>>,
     /// Updates programs with user events.
     pub(in crate::fs) updater: ProgramUpdater,
-    /// The resources that each uid uses.
+    /// Finds whose quotas and turns a request counts for.
+    payers: Payers,
+    /// The resources that each payer uses.
     pub(in crate::fs) quotas: Quotas,
     /// Opens the files that clients name.
     pub(in crate::fs) opener: Arc<Opener>,
@@ -118,6 +121,7 @@ impl Hub {
             state_file: state_file.map(Mutex::new),
             save_at: Mutex::default(),
             updater,
+            payers: Payers::default(),
             quotas,
             opener,
             lookups: Lookups::default(),
@@ -140,15 +144,20 @@ impl Hub {
         &self.jobs
     }
 
+    /// The uid that pays for a request ([`Payers`]).
+    pub(in crate::fs) fn payer(&self, request: &Request) -> u32 {
+        self.payers.payer(request.uid(), request.pid())
+    }
+
     /// Queues a job ([`Jobs::post`]).
     pub(in crate::fs) fn post(
         &self,
-        uid: u32,
+        payer: u32,
         name: &'static str,
         when: When,
         act: impl FnOnce(&mut View<'_>) + Send + 'static,
     ) {
-        self.jobs.post(uid, name, when, act);
+        self.jobs.post(payer, name, when, act);
     }
 
     /// The number of an open file's table of user events, if it has one.

@@ -2,7 +2,7 @@
 //!
 //! A separate process reads and writes the caller's memory, because such an access can block without a limit. A
 //! request is answered at its deadline at the latest. No thread waits for it: each of its steps is a job of the
-//! caller's uid.
+//! caller's payer.
 
 use std::sync::{Arc, Weak};
 
@@ -17,21 +17,21 @@ use crate::engine::{
 /// Serves a request and answers it later.
 pub(in crate::fs) fn serve(hub: &Arc<Hub>, caller: Caller, request: Request, reply: ReplyIoctl) {
     // As the kernel does when it has no memory for another registration.
-    let Ok(charge) = hub.quotas.charge(caller.uid, Kind::PendingRequests, 1) else {
+    let Ok(charge) = hub.quotas.charge(caller.payer, Kind::PendingRequests, 1) else {
         return reply.error(Errno::ENOMEM);
     };
     // When the daemon ends, the queued job is dropped with its reply, which answers with an error.
-    let (ours, uid): (Weak<Hub>, u32) = (Arc::downgrade(hub), caller.uid);
+    let (ours, payer): (Weak<Hub>, u32) = (Arc::downgrade(hub), caller.payer);
     let its = Weak::clone(&ours);
     let access: Access = Arc::new(move |act| {
         if let Some(hub) = its.upgrade() {
-            hub.post(uid, "ioctl", When::Alone, move |view| act(view.engine()));
+            hub.post(payer, "ioctl", When::Alone, move |view| act(view.engine()));
         }
     });
     let answer = move |done: Result<(), rustix::io::Errno>| {
         let Some(hub) = ours.upgrade() else { return };
         let its = Weak::clone(&ours);
-        hub.post(uid, "answer", When::Alone, move |view| {
+        hub.post(payer, "answer", When::Alone, move |view| {
             drop(charge);
             let Some(hub) = its.upgrade() else { return };
             hub.change(

@@ -29,7 +29,7 @@ struct Job {
 /// Access to the status page and to the kernel, for the thread.
 struct StatusPage {
     tree: Weak<Jobs>,
-    /// The inode of each open file by handle. Each uid has an inode of its own, and a mapping keeps its file open.
+    /// The inode of each open file by handle. Each payer has an inode of its own, and a mapping keeps its file open.
     open: Mutex<HashMap<u64, u64>>,
     /// Empty until the file system is mounted.
     notifier: OnceLock<Notifier>,

@@ -26,7 +26,7 @@ pub(in crate::fs) struct Opening {
 impl Opening {
     /// Queues the request.
     pub(in crate::fs) fn start(self, hub: &Arc<Hub>, reply: ReplyOpen) {
-        match hub.quotas.charge(self.access.uid, Kind::OpenFiles, 1) {
+        match hub.quotas.charge(self.access.payer, Kind::OpenFiles, 1) {
             Ok(charge) => self.queue(hub, When::Any, reply, charge, 0),
             Err(_) => reply.error(Errno::EMFILE),
         }
@@ -34,7 +34,7 @@ impl Opening {
 
     fn queue(self, hub: &Arc<Hub>, when: When, reply: ReplyOpen, charge: Charge, put_off: u32) {
         let ours = Arc::clone(hub);
-        hub.post(self.access.uid, "open", when, move |view| {
+        hub.post(self.access.payer, "open", when, move |view| {
             self.open(&ours, view, when, reply, charge, put_off);
         });
     }

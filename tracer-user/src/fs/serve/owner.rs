@@ -1,9 +1,10 @@
 //! The thread that owns the tree, and its queue of jobs.
 //!
-//! Each request of the kernel becomes a job, and the thread that received it continues at once. Jobs of one uid run
+//! Each request of the kernel becomes a job, and the thread that received it continues at once. Jobs of one payer run
 //! in the order of their arrival, except that lookups of names have a queue of their own: the kernel lets others that
 //! look for the same name wait. Jobs of different queues run in turn, so that a job waits for at most two jobs of each
-//! other uid. Closing a file comes first: FUSE reports a close asynchronously, and the next request of the same
+//! other payer. Every second turn is for root and the daemon itself, so that their jobs wait for one job of another payer
+//! only. Closing a file comes first: FUSE reports a close asynchronously, and the next request of the same
 //! client may require that the file is closed. A long operation gives turns to other jobs
 //! ([`Scheduler::serve_with`]), which only look at the engine or take records out.
 //!
@@ -29,9 +30,9 @@ use crate::{
 
 /// How long the jobs of one turn may take together.
 const TURN: Duration = Duration::from_millis(10);
-/// Maximum number of a uid's jobs that are examined to find one that can run.
+/// Maximum number of a payer's jobs that are examined to find one that can run.
 const LOOKED_AT: usize = 256;
-/// The uid of the daemon's own jobs, which no client has.
+/// The payer of the daemon's own jobs, which no client has.
 pub(in crate::fs) const OWN: u32 = u32::MAX;
 
 /// A tree of a borrowed engine.
@@ -45,7 +46,7 @@ pub(in crate::fs) enum When {
     Alone,
     /// Between operations and in turns. The job only looks at the engine or takes records out.
     Any,
-    /// As [`When::Any`], for a job that looks up a name or attributes. It waits only for such jobs of its uid.
+    /// As [`When::Any`], for a job that looks up a name or attributes. It waits only for such jobs of its payer.
     Lookup,
     /// As [`When::Any`], for a request to an open file; in turns only if the file serves no other request and does
     /// not take long.
@@ -89,29 +90,38 @@ impl Job {
     }
 }
 
-/// A uid, and whether its jobs look up names.
+/// A payer, and whether its jobs look up names.
 type Lane = (u32, bool);
 
 #[derive(Default)]
 struct Queue {
     closing: VecDeque<Job>,
     jobs: HashMap<Lane, VecDeque<Job>>,
-    /// The lanes that have jobs; the next one is first.
-    lanes: VecDeque<Lane>,
+    /// The lanes of root and the daemon that have jobs, and those of others; the next one is first.
+    lanes: [VecDeque<Lane>; 2],
+    /// Whether the last job was one of root or the daemon.
+    was_root: bool,
     ended: bool,
 }
 
+/// The index of a payer in [`Queue::lanes`].
+fn class(payer: u32) -> usize {
+    usize::from(!matches!(payer, 0 | OWN))
+}
+
 impl Queue {
-    fn push(&mut self, uid: u32, job: Job) {
+    fn push(&mut self, payer: u32, job: Job) {
         match job.when {
             When::Ending => return self.closing.push_front(job),
             When::Closing(_) => return self.closing.push_back(job),
             _ => {}
         }
-        let lane = (uid, job.when == When::Lookup);
+        let lane = (payer, job.when == When::Lookup);
         let jobs = self.jobs.entry(lane).or_default();
-        if jobs.is_empty() {
-            self.lanes.push_back(lane);
+        if jobs.is_empty()
+            && let Some(lanes) = self.lanes.get_mut(class(payer))
+        {
+            lanes.push_back(lane);
         }
         jobs.push_back(job);
     }
@@ -121,21 +131,39 @@ impl Queue {
         if let Some(index) = self.closing.iter().position(&wanted) {
             return self.closing.remove(index);
         }
-        for _ in 0..self.lanes.len() {
-            let lane = self.lanes.pop_front()?;
-            let jobs = self.jobs.entry(lane).or_default();
-            let job = jobs.iter().take(LOOKED_AT).position(&wanted).and_then(|index| jobs.remove(index));
-            if jobs.is_empty() {
-                self.jobs.remove(&lane);
-            } else {
-                self.lanes.push_back(lane);
-            }
-            if job.is_some() {
-                return job;
+        let Self { jobs, lanes: [roots, others], was_root, .. } = self;
+        let order =
+            if *was_root { [(others, false), (roots, true)] } else { [(roots, true), (others, false)] };
+        for (lanes, is_root) in order {
+            if let Some(job) = take_of(lanes, jobs, &wanted) {
+                *was_root = is_root;
+                return Some(job);
             }
         }
         None
     }
+}
+
+/// Removes and returns the next job of these lanes for which `wanted` is true.
+fn take_of(
+    lanes: &mut VecDeque<Lane>,
+    all: &mut HashMap<Lane, VecDeque<Job>>,
+    wanted: impl Fn(&Job) -> bool,
+) -> Option<Job> {
+    for _ in 0..lanes.len() {
+        let lane = lanes.pop_front()?;
+        let jobs = all.entry(lane).or_default();
+        let job = jobs.iter().take(LOOKED_AT).position(&wanted).and_then(|index| jobs.remove(index));
+        if jobs.is_empty() {
+            all.remove(&lane);
+        } else {
+            lanes.push_back(lane);
+        }
+        if job.is_some() {
+            return job;
+        }
+    }
+    None
 }
 
 /// The tree and the queue of jobs.
@@ -209,22 +237,22 @@ impl Jobs {
         std::thread::Builder::new().name("owner".to_owned()).spawn(move || jobs.run())
     }
 
-    /// Queues a job for a uid. `name` appears in the log of long steps.
+    /// Queues a job for a payer. `name` appears in the log of long steps.
     pub(in crate::fs) fn post(
         &self,
-        uid: u32,
+        payer: u32,
         name: &'static str,
         when: When,
         act: impl FnOnce(&mut View<'_>) + Send + 'static,
     ) {
-        self.push(uid, Job { name, when, work: Work::Act(Box::new(act)) });
+        self.push(payer, Job { name, when, work: Work::Act(Box::new(act)) });
     }
 
-    fn push(&self, uid: u32, job: Job) {
+    fn push(&self, payer: u32, job: Job) {
         let mut queue = lock(&self.queue);
         // After the end, a job is dropped. Its reply is dropped too and returns an error.
         if !queue.ended {
-            queue.push(uid, job);
+            queue.push(payer, job);
             drop(queue);
             self.wakes.notify_all();
         }
@@ -355,8 +383,8 @@ mod tests {
 
     fn queue(jobs: &[(u32, &'static str, When)]) -> Queue {
         let mut queue = Queue::default();
-        for (uid, name, when) in jobs {
-            queue.push(*uid, Job { name, when: *when, work: Work::Act(Box::new(|_| {})) });
+        for (payer, name, when) in jobs {
+            queue.push(*payer, Job { name, when: *when, work: Work::Act(Box::new(|_| {})) });
         }
         queue
     }
@@ -366,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn uids_take_turns_and_closing_comes_first() {
+    fn payers_take_turns_and_closing_comes_first() {
         let mut queue = queue(&[
             (7, "a", When::Any),
             (7, "b", When::Alone),
@@ -375,8 +403,21 @@ mod tests {
             (9, "other", When::Any),
             (7, "closing", When::Closing(3)),
         ]);
-        assert_eq!(names(&mut queue, |_| true), ["closing", "a", "root", "other", "b", "c"]);
-        assert!(queue.lanes.is_empty() && queue.jobs.is_empty());
+        assert_eq!(names(&mut queue, |_| true), ["closing", "root", "a", "other", "b", "c"]);
+        assert!(queue.lanes.iter().all(VecDeque::is_empty) && queue.jobs.is_empty());
+    }
+
+    #[test]
+    fn root_waits_for_one_job_of_others_and_so_do_others() {
+        let mut jobs: Vec<_> = (1..=100).map(|payer| (payer, "read", When::File(1))).collect();
+        jobs.extend([(0, "root", When::Any); 4]);
+        jobs.push((OWN, "own", When::Any));
+        let order = names(&mut queue(&jobs), |_| true);
+        assert_eq!(
+            order[..10],
+            ["root", "read", "own", "read", "root", "read", "root", "read", "root", "read"]
+        );
+        assert_eq!(order.len(), 105);
     }
 
     #[test]
@@ -384,14 +425,14 @@ mod tests {
         let mut jobs = vec![(7, "read", When::File(1)); 300];
         jobs.extend([(7, "lookup", When::Lookup), (7, "stat", When::Lookup), (0, "root", When::Lookup)]);
         let order = names(&mut queue(&jobs), |_| true);
-        assert_eq!(order[..6], ["read", "lookup", "root", "read", "stat", "read"]);
+        assert_eq!(order[..6], ["root", "read", "lookup", "read", "stat", "read"]);
     }
 
     #[test]
     fn in_a_turn_only_jobs_that_look_run() {
         let mut queue = queue(&[(7, "set", When::Alone), (7, "look", When::Any), (0, "read", When::File(1))]);
         let looks = |job: &Job| job.when != When::Alone;
-        assert_eq!(names(&mut queue, looks), ["look", "read"]);
+        assert_eq!(names(&mut queue, looks), ["read", "look"]);
         assert_eq!(names(&mut queue, |_| true), ["set"]);
     }
 }

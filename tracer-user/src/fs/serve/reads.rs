@@ -31,7 +31,7 @@ const CHECKS_MAX: u32 = 50;
 /// A read.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::fs) struct Read {
-    pub(in crate::fs) uid: u32,
+    pub(in crate::fs) payer: u32,
     pub(in crate::fs) pid: u32,
     pub(in crate::fs) ino: u64,
     pub(in crate::fs) handle: u64,
@@ -59,7 +59,7 @@ impl Read {
 
     fn queue(self, hub: &Arc<Hub>, reply: ReplyData, attempt: Attempt) {
         let ours = Arc::clone(hub);
-        hub.post(self.uid, "read", When::File(self.handle), move |view| {
+        hub.post(self.payer, "read", When::File(self.handle), move |view| {
             self.serve(&ours, view, reply, attempt);
         });
     }
@@ -73,7 +73,7 @@ impl Read {
         if attempt.number == 0
             && let Some(lookup) = view.lookup_for(self.handle, self.offset)
         {
-            let Ok(charge) = hub.quotas.charge(self.uid, Kind::WaitingReads, 1) else {
+            let Ok(charge) = hub.quotas.charge(self.payer, Kind::WaitingReads, 1) else {
                 return reply.error(Errno::EAGAIN);
             };
             let ours = Arc::clone(hub);
@@ -96,7 +96,7 @@ impl Read {
         if hub.maps_directly() {
             return reply.data(&part);
         }
-        let Ok(charge) = hub.quotas.charge(self.uid, Kind::WaitingReads, 1) else {
+        let Ok(charge) = hub.quotas.charge(self.payer, Kind::WaitingReads, 1) else {
             return reply.error(Errno::EAGAIN);
         };
         // Another thread looks at the caller, because it may have to wait until the caller sleeps.
@@ -149,7 +149,7 @@ impl Read {
             }
             Ok(Outcome::Wait) if !self.waits => reply.error(Errno::EAGAIN),
             Ok(Outcome::Wait) if !may_wait => reply.error(Errno::EINTR),
-            Ok(Outcome::Wait) => match hub.quotas.charge(self.uid, Kind::WaitingReads, 1) {
+            Ok(Outcome::Wait) => match hub.quotas.charge(self.payer, Kind::WaitingReads, 1) {
                 Ok(charge) => self.wait(hub, reply, charge),
                 Err(_) => reply.error(Errno::EAGAIN),
             },

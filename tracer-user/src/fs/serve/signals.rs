@@ -6,7 +6,7 @@
 //! file systems that this process may serve ([`crate::kernel::proc`]). A thread ends during a look if its read is
 //! answered meanwhile, or if its read fills a page ahead and it waits for nothing. So neither the main loop nor the
 //! owner of the tree reads the file. Another thread does. If a look takes longer than [`LATE`], a further thread
-//! continues with the other reads. [`Kind::SignalLooks`] limits the looks of each uid.
+//! continues with the other reads. [`Kind::SignalLooks`] limits the looks of each payer.
 
 use std::{
     collections::HashSet,
@@ -28,7 +28,7 @@ const LATE: Duration = Duration::from_millis(100);
 /// The thread of a waiting read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fs) struct Reader {
-    pub(in crate::fs) uid: u32,
+    pub(in crate::fs) payer: u32,
     pub(in crate::fs) pid: u32,
     /// The start of its wait, which distinguishes its reads.
     pub(in crate::fs) since: Instant,
@@ -110,7 +110,7 @@ fn run(
     while let Ok((readers, interrupt)) = from.recv() {
         for reader in &readers {
             *lock(since) = Some(Instant::now());
-            let Ok(_charge) = quotas.charge(reader.uid, Kind::SignalLooks, 1) else { continue };
+            let Ok(_charge) = quotas.charge(reader.payer, Kind::SignalLooks, 1) else { continue };
             if !lock(held).insert(reader.pid) {
                 continue;
             }
@@ -153,8 +153,8 @@ mod tests {
             true
         };
         let signals = Signals { is_interrupted, ..Signals::new(Quotas::default()) };
-        let reader = |uid, pid| Reader { uid, pid, since: Instant::now() };
-        // Uid 7 has more threads that hang than looks. Those of uid 8 are behind them.
+        let reader = |payer, pid| Reader { payer, pid, since: Instant::now() };
+        // Payer 7 has more threads that hang than looks. Those of payer 8 are behind them.
         let hanging = (0..10).map(|index| reader(7, HANGING + index));
         let all: Vec<Reader> = hanging.chain([reader(8, 1), reader(0, 2)]).collect();
         let (to, ended) = channel();
@@ -176,7 +176,7 @@ mod tests {
             }
         }
         assert!(longest < LATE, "the caller was blocked for {longest:?}");
-        assert!(signals.quotas.used(7, Kind::SignalLooks) <= Kind::SignalLooks.limits().per_uid);
+        assert!(signals.quotas.used(7, Kind::SignalLooks) <= Kind::SignalLooks.limits().per_payer);
         // After they answer, their reads end too, and each of them once.
         HANGS.store(false, Ordering::Release);
         drop(to);

@@ -202,7 +202,7 @@ impl Waits {
     /// The threads of waiting reads whose signals are looked up next, [`THREADS`] at most.
     pub(in crate::fs) fn readers(&self) -> Vec<Reader> {
         let mut reads = lock(&self.reads);
-        let reader = |read: &Waiting| Reader { uid: read.charge.uid(), pid: read.pid, since: read.since };
+        let reader = |read: &Waiting| Reader { payer: read.charge.payer(), pid: read.pid, since: read.since };
         let readers: Vec<Reader> = reads.iter().take(THREADS).map(reader).collect();
         reads.rotate_left(readers.len());
         readers

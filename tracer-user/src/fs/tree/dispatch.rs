@@ -162,7 +162,7 @@ impl<M: BorrowMut<Engine>> Tree<M> {
             Dir::Event(event) => Subject::Event(event),
             Dir::Instance | Dir::Events | Dir::PerCpu | Dir::Instances => Subject::Instance,
         };
-        let at = At { instance: node.instance, subject, thread, uid: access.uid };
+        let at = At { instance: node.instance, subject, thread, payer: access.payer };
         let open = Open::new(self.engine(), entry, at, access)?;
         let stream = open.is_stream();
         let marks = open.marks(self.seen());

@@ -1,11 +1,11 @@
-//! The inodes of files: each uid but root's has its own, so that no uid waits for the lock of another's.
+//! The inodes of files: each payer but root has its own, so that no payer waits for the lock of another's.
 //!
 //! The kernel locks an inode while write(2) copies its data and until the write is answered. The client decides how long
 //! the copy takes: its buffer can be a page of a file system that it serves itself. A chmod(2) and the writes of all
 //! others to the inode wait meanwhile, and cannot be killed. tracefs has no such lock.
 //!
 //! The number of an inode is the number of its file, and a slot in the bits above [`NUMBER_BITS`]. A slot belongs to a
-//! uid while the kernel knows an inode of it. Root's slot is 0, and directories have only that one. The kernel must not
+//! payer while the kernel knows an inode of it. Root's slot is 0, and directories have only that one. The kernel must not
 //! keep the names of files, because it asks for the inode of a name only by a lookup.
 
 use std::{
@@ -15,15 +15,15 @@ use std::{
 
 use super::{attributes::Attributes, node::NUMBER_BITS};
 
-/// The slot of uids that found no free one.
+/// The slot of payers that found no free one.
 const SHARED: u64 = 1;
 /// The slots after this one do not exist.
 const LAST: u64 = (1 << (u64::BITS - NUMBER_BITS)) - 1;
 
-/// A uid with inodes.
+/// A payer with inodes.
 #[derive(Debug)]
 struct Slot {
-    uid: u32,
+    payer: u32,
     /// How many lookups of its inodes the kernel has not forgotten.
     lookups: u64,
 }
@@ -31,7 +31,7 @@ struct Slot {
 #[derive(Debug, Default)]
 struct State {
     slots: HashMap<u64, Slot>,
-    by_uid: HashMap<u32, u64>,
+    by_payer: HashMap<u32, u64>,
     /// Slots that were used before.
     free: Vec<u64>,
 }
@@ -50,12 +50,12 @@ impl Inodes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The inode of a file for a uid, which a lookup returns to the kernel.
-    pub(in crate::fs) fn look_up(&self, attributes: &Attributes, uid: u32) -> u64 {
-        if uid == 0 || attributes.is_dir {
+    /// The inode of a file for a payer, which a lookup returns to the kernel.
+    pub(in crate::fs) fn look_up(&self, attributes: &Attributes, payer: u32) -> u64 {
+        if payer == 0 || attributes.is_dir {
             return attributes.number;
         }
-        self.state().slot(uid) << NUMBER_BITS | attributes.number
+        self.state().slot(payer) << NUMBER_BITS | attributes.number
     }
 
     /// The kernel forgets an inode that it looked up so many times.
@@ -65,9 +65,9 @@ impl Inodes {
 }
 
 impl State {
-    /// The slot of a uid, with one lookup more.
-    fn slot(&mut self, uid: u32) -> u64 {
-        if let Some(slot) = self.by_uid.get(&uid) {
+    /// The slot of a payer, with one lookup more.
+    fn slot(&mut self, payer: u32) -> u64 {
+        if let Some(slot) = self.by_payer.get(&payer) {
             if let Some(used) = self.slots.get_mut(slot) {
                 used.lookups += 1;
             }
@@ -75,8 +75,8 @@ impl State {
         }
         let next = SHARED + 1 + self.slots.len() as u64;
         let Some(slot) = self.free.pop().or_else(|| (next <= LAST).then_some(next)) else { return SHARED };
-        self.slots.insert(slot, Slot { uid, lookups: 1 });
-        self.by_uid.insert(uid, slot);
+        self.slots.insert(slot, Slot { payer, lookups: 1 });
+        self.by_payer.insert(payer, slot);
         slot
     }
 
@@ -84,7 +84,7 @@ impl State {
         let Some(used) = self.slots.get_mut(&slot) else { return };
         used.lookups = used.lookups.saturating_sub(lookups);
         if used.lookups == 0 {
-            self.by_uid.remove(&used.uid);
+            self.by_payer.remove(&used.payer);
             self.slots.remove(&slot);
             self.free.push(slot);
         }
@@ -103,17 +103,17 @@ mod tests {
     fn each_uid_has_its_own_inode_of_a_file() {
         let inodes = Inodes::default();
         let (number, dir) = (77, attributes(78, true));
-        let of = |uid| inodes.look_up(&attributes(number, false), uid);
+        let of = |payer| inodes.look_up(&attributes(number, false), payer);
         assert_eq!((of(0), inodes.look_up(&dir, 5)), (number, 78));
         let (first, second) = (of(5), of(6));
         assert!(first != number && second != number && first != second);
         assert_eq!((file(first), file(second), file(number)), (number, number, number));
         assert_eq!((of(5), of(6)), (first, second));
-        // The slot belongs to the uid until each lookup is forgotten.
+        // The slot belongs to the payer until each lookup is forgotten.
         inodes.forget(first, 1);
         assert_eq!(of(5), first);
         inodes.forget(first, 2);
-        assert_eq!(of(7), first, "the free slot has a new uid");
+        assert_eq!(of(7), first, "the free slot has a new payer");
         assert_ne!(of(5), first);
         inodes.forget(number, 10);
         assert_eq!(of(0), number);
@@ -122,9 +122,9 @@ mod tests {
     #[test]
     fn uids_without_a_slot_share_one() {
         let inodes = Inodes::default();
-        let of = |uid| inodes.look_up(&attributes(9, false), uid) >> NUMBER_BITS;
-        for uid in 1..LAST as u32 {
-            assert_eq!(of(uid), u64::from(uid) + SHARED);
+        let of = |payer| inodes.look_up(&attributes(9, false), payer) >> NUMBER_BITS;
+        for payer in 1..LAST as u32 {
+            assert_eq!(of(payer), u64::from(payer) + SHARED);
         }
         assert_eq!((of(100_000), of(100_001), of(1)), (SHARED, SHARED, SHARED + 1));
         inodes.forget(7 << NUMBER_BITS, 1);

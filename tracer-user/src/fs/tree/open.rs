@@ -46,8 +46,8 @@ pub struct Access {
     pub write: bool,
     /// With `O_TRUNC`.
     pub truncate: bool,
-    /// The uid of the caller.
-    pub uid: u32,
+    /// The payer of the caller.
+    pub payer: u32,
 }
 
 /// The client of a write.
@@ -55,8 +55,8 @@ pub struct Access {
 pub struct Client {
     /// The thread.
     pub thread: u32,
-    /// Its uid, whose quotas are charged.
-    pub uid: u32,
+    /// Its payer, whose quotas are charged.
+    pub payer: u32,
 }
 
 /// The result of a read.
@@ -118,7 +118,9 @@ impl Body {
             }
             ReadKind::RawPipe => Self::Raw(Pages::new(at.instance, at.cpu().unwrap_or_default(), false)),
             ReadKind::RawSnapshot => Self::Raw(Pages::new(at.instance, at.cpu().unwrap_or_default(), true)),
-            ReadKind::UserEvents => Self::User { number: engine.open_user_events(access.uid)?, writer: None },
+            ReadKind::UserEvents => {
+                Self::User { number: engine.open_user_events(access.payer)?, writer: None }
+            }
             _ => Self::Plain,
         })
     }
@@ -412,15 +414,15 @@ impl Open {
         client: Client,
         files: &Files,
     ) -> Result<usize> {
-        let Client { thread, uid } = client;
+        let Client { thread, payer } = client;
         if let Body::User { number, writer } = &mut self.body {
             return Ok(engine.user_write(*number, data, Writer::again(thread, writer))?);
         }
         if let Some(names) = self.entry.names {
-            return (names.write)(engine, At { thread, uid, ..self.at }, data, files);
+            return (names.write)(engine, At { thread, payer, ..self.at }, data, files);
         }
         let write = self.entry.write.ok_or(Errno::INVAL)?;
-        write(engine, At { thread, uid, ..self.at }, data)
+        write(engine, At { thread, payer, ..self.at }, data)
     }
 
     /// Returns the readiness for poll(2); `waits` if the caller sleeps until the file is ready.

@@ -5,4 +5,5 @@ pub mod held;
 pub mod landlock;
 pub mod privileges;
 pub mod seccomp;
+pub mod user_namespace;
 pub mod worker;

@@ -49,7 +49,7 @@ fn a_forgotten_address_space_delays_no_other() {
     let (first, second) = (memory.number(), memory.number());
     for id in [first, second] {
         memory.open(id, 7, 5, &identity(), lane);
-        assert_eq!(order(&processes[0], SOON), Some(Order::Open { id, uid: 7, thread: 5 }));
+        assert_eq!(order(&processes[0], SOON), Some(Order::Open { id, payer: 7, thread: 5 }));
     }
     memory.forget(first);
     assert_eq!(order(&processes[0], SOON), Some(Order::Forget { id: first }));
@@ -98,7 +98,7 @@ fn address_spaces_unknown_to_the_next_process_are_not_failures() {
     // It is opened again, and may then turn out to have ended.
     memory.open(id, 7, 5, &identity(), lane);
     memory.write(lane, [op(id)].into_iter(), None);
-    assert_eq!(order(&processes[0], SOON), Some(Order::Open { id, uid: 7, thread: 5 }));
+    assert_eq!(order(&processes[0], SOON), Some(Order::Open { id, payer: 7, thread: 5 }));
     report(&processes[0], &Report::Opened { id, identity: Ok(identity().to_vec()) });
     let Some(Order::Write { batch, .. }) = order(&processes[0], SOON) else { panic!("it is not written") };
     report(&processes[0], &Report::Written { batch, done: vec![Err(Errno::SRCH)] });
@@ -113,7 +113,7 @@ fn address_spaces_unknown_to_the_next_process_are_not_failures() {
     await_attention();
 }
 
-const LOOK: Look = Look { thread: 5, uid: 7, number: 1, known: 0, structure: 8, text: Text::None };
+const LOOK: Look = Look { thread: 5, payer: 7, number: 1, known: 0, structure: 8, text: Text::None };
 
 #[test]
 fn a_look_waits_for_a_starting_process_and_is_repeated_once() {

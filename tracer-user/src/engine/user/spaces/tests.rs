@@ -33,7 +33,7 @@ fn spaces() -> (Spaces, ClientMemory) {
 fn own(memory: &ClientMemory) -> (u64, Seen) {
     // A thread outside of ioctl(2) is refused, so the space is opened by its identity, like a child's.
     let (send, receive) = channel();
-    let look = Look { thread: 1, uid: 0, number: 0, known: 0, structure: 0, text: Text::None };
+    let look = Look { thread: 1, payer: 0, number: 0, known: 0, structure: 0, text: Text::None };
     let until = Instant::now() + Duration::from_secs(60);
     memory.look(look, until, Box::new(move |id, seen| send.send((id, seen)).unwrap()));
     assert!(receive.recv().unwrap().1.is_err());
@@ -107,7 +107,7 @@ fn a_registration_is_updated_and_ends_with_its_last_task() {
     let word = Box::new(0_u32);
     let at = std::ptr::from_ref(&*word).expose_provenance() as u64;
     let (look, seen) = own(&memory);
-    let requester = Requester { task, uid: 0, look, seen: &seen };
+    let requester = Requester { task, payer: 0, look, seen: &seen };
     spaces.identify(requester);
     let bit_write = spaces.register_bit(requester, EVENT, (at, 9), true).unwrap();
     assert_eq!(write(&memory, bit_write), Ok(()));
@@ -141,7 +141,7 @@ fn a_task_with_another_address_space_loses_its_registrations() {
     let (mut spaces, memory) = spaces();
     let (look, seen) = own(&memory);
     let seen = Seen { process: 5, ..seen };
-    let requester = Requester { task: 5, uid: 7, look, seen: &seen };
+    let requester = Requester { task: 5, payer: 7, look, seen: &seen };
     spaces.register_bit(requester, EVENT, (64, 0), false).unwrap();
     spaces.identify(requester);
     assert!(spaces.has(5, 64, 0) && spaces.known(5).is_some() && spaces.known(6).is_none());
@@ -165,7 +165,7 @@ fn a_child_that_executes_another_program_has_no_registrations() {
     let (mut spaces, memory) = spaces();
     let task = std::process::id();
     let (look, seen) = own(&memory);
-    let requester = Requester { task, uid: 0, look, seen: &seen };
+    let requester = Requester { task, payer: 0, look, seen: &seen };
     spaces.register_bit(requester, EVENT, (64, 0), false).unwrap();
     let mut child = std::process::Command::new("cat");
     let mut child = child.stdin(std::process::Stdio::piped()).spawn().unwrap();
@@ -190,8 +190,8 @@ fn the_addresses_of_a_uid_are_limited() {
     let (mut spaces, memory) = spaces();
     let (look, seen) = own(&memory);
     let seen = Seen { process: 5, ..seen };
-    let requester = Requester { task: 5, uid: 7, look, seen: &seen };
-    let limit = Kind::Enablers.limits().per_uid as u64;
+    let requester = Requester { task: 5, payer: 7, look, seen: &seen };
+    let limit = Kind::Enablers.limits().per_payer as u64;
     for at in 0..limit {
         spaces.register_bit(requester, EVENT, (at * 8, 0), false).unwrap();
     }
@@ -207,14 +207,14 @@ fn a_process_does_not_get_the_lane_of_another_with_its_id() {
     let (mut spaces, memory) = spaces();
     let (look, seen) = own(&memory);
     let seen = Seen { process: 5, ..seen };
-    let first = Requester { task: 5, uid: 7, look, seen: &seen };
+    let first = Requester { task: 5, payer: 7, look, seen: &seen };
     let old = spaces.register_bit(first, EVENT, (64, 0), false).unwrap();
     // A process that shares the memory outlives the first one, whose id a process of root's gets.
     spaces.take(birth(5, 6, 1));
     spaces.gone(5);
     let (look, seen) = own(&memory);
     let seen = Seen { process: 5, ..seen };
-    let later = Requester { task: 5, uid: 0, look, seen: &seen };
+    let later = Requester { task: 5, payer: 0, look, seen: &seen };
     let new = spaces.register_bit(later, EVENT, (64, 0), false).unwrap();
     assert_ne!(new.lane, old.lane);
     assert_eq!(spaces.forget(6, 64, 0).unwrap().lane, old.lane);
@@ -222,11 +222,11 @@ fn a_process_does_not_get_the_lane_of_another_with_its_id() {
     spaces.check();
 }
 
-/// A process (5, of uid 7) with registrations for some addresses.
+/// A process (5, of payer 7) with registrations for some addresses.
 fn asked_much(spaces: &mut Spaces, memory: &ClientMemory, addresses: u32) -> Seen {
     let (look, seen) = own(memory);
     let seen = Seen { process: 5, ..seen };
-    let requester = Requester { task: 5, uid: 7, look, seen: &seen };
+    let requester = Requester { task: 5, payer: 7, look, seen: &seen };
     for at in 0..addresses {
         spaces.register_bit(requester, EventId::new(at % 500), (u64::from(at) * 8, 0), false).unwrap();
     }
@@ -277,7 +277,7 @@ fn a_child_has_its_own_copy() {
     assert!(spaces.has(5, 8 * 7, 0) && !spaces.has(6, 8 * 7, 0));
     assert_eq!((spaces.uses(event), spaces.quotas.used(7, Kind::Enablers)), (7, 3999));
     // The parent registers one more, which the child does not get.
-    let requester = Requester { task: 5, uid: 7, look: 0, seen: &seen };
+    let requester = Requester { task: 5, payer: 7, look: 0, seen: &seen };
     spaces.register_bit(requester, further, (64 << 10, 3), false).unwrap();
     spaces.check();
     assert!(spaces.has(5, 64 << 10, 3) && !spaces.has(6, 64 << 10, 3));
@@ -295,8 +295,8 @@ fn every_process_that_takes_part_counts() {
     let (mut spaces, memory) = spaces();
     let (look, seen) = own(&memory);
     let seen = Seen { process: 5, ..seen };
-    spaces.register_bit(Requester { task: 5, uid: 7, look, seen: &seen }, EVENT, (64, 0), false).unwrap();
-    let limit = Kind::AddressSpaces.limits().per_uid;
+    spaces.register_bit(Requester { task: 5, payer: 7, look, seen: &seen }, EVENT, (64, 0), false).unwrap();
+    let limit = Kind::AddressSpaces.limits().per_payer;
     // Processes that share its memory as well as those that do not.
     for child in 0..2 * limit as u32 {
         spaces.take(birth(5, 1000 + child, child % 2));
