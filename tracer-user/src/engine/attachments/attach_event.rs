@@ -53,8 +53,11 @@ pub(super) fn attach_event(
         .unwrap_or_else(|| engine.attachments.hooks().of(format));
     let settings = desired::settings(engine, instance, event)?;
     let config = EventConfig { format, settings: &settings, begins_off };
-    // An event may be recorded even if a part of it is refused later.
-    engine.instances.state(instance)?.recorded.insert(event);
+    // An event may be recorded even if a part of it is refused later. Events of modules count only when they are
+    // attached: their modules' end empties the buffers of instances that recorded them.
+    if engine.registry.events().is_made(event) {
+        engine.instances.state(instance)?.recorded.insert(event);
+    }
     let linked = match (&without_hook, &probes) {
         (Some(_), _) => Ok(()),
         (None, Some(probes)) => {
@@ -91,6 +94,7 @@ pub(super) fn attach_event(
     aside::forget_opened(engine, instance);
     attached?;
     let state = engine.instances.state(instance)?;
+    state.recorded.insert(event);
     let newly = state.enabled.insert(event);
     if probes.is_some() {
         engine.registry.dynamic_mut().profile_mut().begin(event, instance);
