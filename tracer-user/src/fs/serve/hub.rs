@@ -276,7 +276,7 @@ impl Hub {
     /// Removes the saved settings, because the daemon ends regularly.
     pub(in crate::fs) fn forget_state(&self) {
         if let Some(state_file) = &self.state_file {
-            lock(state_file).forget();
+            lock(state_file).end();
         }
     }
 

@@ -29,6 +29,10 @@ pub(in crate::fs) struct StateFile {
     path: PathBuf,
     writer: StateWriter,
     last: Saved,
+    /// Whether the last write failed.
+    failed: bool,
+    /// Whether the daemon has ended regularly. Later changes are not saved.
+    ended: bool,
 }
 
 impl StateFile {
@@ -36,7 +40,8 @@ impl StateFile {
     pub(in crate::fs) fn new(at: &Path, mut writer: StateWriter) -> Self {
         let name = name(at);
         writer.set_name(&name);
-        Self { path: Path::new(DIR).join(name), writer, last: Saved::default() }
+        let path = Path::new(DIR).join(name);
+        Self { path, writer, last: Saved::default(), failed: false, ended: false }
     }
 
     /// Loads the state that a killed daemon left. Returns `None` if there is none. A file that cannot be used is
@@ -60,23 +65,38 @@ impl StateFile {
         None
     }
 
-    /// Writes the state if it changed.
+    /// Writes the state if it changed. Logs the first of several failures.
     pub(in crate::fs) fn save(&mut self, engine: &Engine) {
+        if self.ended {
+            return;
+        }
         let saved = saved::settings(engine);
         if saved == self.last {
             return;
         }
-        match self.write(&saved) {
+        let done = self.write(&saved);
+        let failed = done.is_err();
+        match done {
             Ok(()) => self.last = saved,
-            Err(error) => tracing::warn!("cannot save the state in {}: {error}", self.path.display()),
+            Err(error) if !self.failed => {
+                tracing::warn!("cannot save the state in {}: {error}", self.path.display());
+            }
+            Err(_) => {}
         }
+        self.failed = failed;
     }
 
     fn write(&mut self, saved: &Saved) -> io::Result<()> {
         Ok(self.writer.write(&serde_json::to_vec(saved)?)?)
     }
 
-    /// Removes the file.
+    /// Removes the file, because the daemon ends regularly. Later changes are not saved.
+    pub(in crate::fs) fn end(&mut self) {
+        self.ended = true;
+        self.forget();
+    }
+
+    /// Removes the file of an earlier daemon.
     pub(in crate::fs) fn forget(&mut self) {
         if let Err(error) = self.writer.remove() {
             tracing::warn!("cannot remove {}: {error}", self.path.display());
@@ -154,7 +174,8 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("tracer-state-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let writer = StateWriter::default();
-        let state_file = StateFile { path: dir.join("x.json"), writer, last: Saved::default() };
+        let path = dir.join("x.json");
+        let state_file = StateFile { path, writer, last: Saved::default(), failed: false, ended: false };
         let aside = dir.join("x.json.bad");
         let mode = |path: &Path| fs::symlink_metadata(path).unwrap().mode() & 0o777;
         assert_eq!(state_file.load(), None);
