@@ -420,6 +420,27 @@ pub fn outlive_first_thread(act: impl FnOnce() -> i32 + Send + 'static) -> ! {
     unreachable!("a thread that ended")
 }
 
+/// Starts a function in a forked child with this process id, which must be free. This process must be root.
+///
+/// # Errors
+/// `EEXIST` if a process has the id, and other errors of clone3(2).
+pub fn fork_as(pid: i32, act: impl FnOnce() -> i32) -> Answer<i32> {
+    // `struct clone_args` up to `set_tid_size` (include/uapi/linux/sched.h).
+    let ids = [pid];
+    let mut arguments = [0_u64; 10];
+    arguments[4] = libc::SIGCHLD as u64;
+    arguments[8] = ids.as_ptr().expose_provenance() as u64;
+    arguments[9] = ids.len() as u64;
+    // SAFETY: as fork(2): the child makes system calls and ends without running destructors.
+    let child = unsafe { libc::syscall(libc::SYS_clone3, arguments.as_ptr(), size_of_val(&arguments)) };
+    if child == 0 {
+        let code = act();
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(code) };
+    }
+    if child < 0 { Err(number(&io::Error::last_os_error())) } else { Ok(child as i32) }
+}
+
 /// Enters a new user namespace that a uid of this one owns. This process must have one thread, and be root.
 ///
 /// # Errors

@@ -8,7 +8,7 @@ use std::{
     collections::BTreeMap,
     convert::Infallible,
     fs::File,
-    io::{Read as _, Write as _},
+    io::{Read as _, Seek as _, Write as _},
     os::{fd::AsRawFd as _, unix::process::CommandExt},
     path::Path,
     process::{Command, ExitCode},
@@ -23,7 +23,9 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use tracer_tests::{
     blocked_fs,
     races::{self, ONES, ZEROES},
-    user_events::{Data, PERSIST, Page, Word, enter_user_namespace, fork_with},
+    user_events::{
+        Data, PERSIST, Page, Word, enter_user_namespace, fork_as, fork_with, start_child, wait_for,
+    },
 };
 
 fn main() -> ExitCode {
@@ -78,12 +80,79 @@ fn run(words: &[&str]) -> anyhow::Result<()> {
         ["races", dir, races, seed, micros] => {
             races::run(Path::new(dir), number(races), number(seed), number(micros)).map(|line| said(&line))
         }
+        ["outlived", dir, page] => outlived(dir, page),
+        ["as", pid, dir, command] => register_as(pid.parse()?, Path::new(dir), command),
+        ["hold", file, bytes] => hold(Path::new(file), number(bytes), 0),
+        ["hold", file, bytes, offset] => hold(Path::new(file), number(bytes), number(offset)),
+        ["delete", dir, name] => {
+            let done = Data::open(Path::new(dir))?.delete(name);
+            said(&format!("deleted {done:?}"));
+            Ok(())
+        }
         ["read", file, count] => read(Path::new(file), number(count)),
         _ => Err(anyhow!(
             "tracer-user-attack [within OWNER UID] watch|become|crowd|stuck|flood|page|write|map|reopen|take|leave|\
-             races|read ..."
+             races|outlived|as|hold|delete|read ..."
         )),
     }
+}
+
+/// Registers an address, replaces its page by a page whose fault is never answered, and starts a process that shares the
+/// memory and prints its id. Then this process waits to be killed.
+fn outlived(dir: &str, page: &str) -> anyhow::Result<()> {
+    extern "C" fn wait(_: *mut libc::c_void) -> i32 {
+        loop {
+            rustix::event::pause();
+        }
+    }
+
+    let data = Data::open(Path::new(dir))?;
+    let file = blocked_fs::open(Path::new(page))?;
+    in_step("a page", Page::fixed(ZEROES, None))?.put(0, &[0]);
+    in_step("register", data.register_at("outlived u32 a", ZEROES, 3, 4, 0))?;
+    in_step("the held page", Page::fixed(ZEROES, Some(&file)))?;
+    said(&in_step("a child", start_child(true, wait))?.to_string());
+    let _ = std::io::stdin().read_line(&mut String::new());
+    Ok(())
+}
+
+/// Registers an event in a process with this id. Prints the result, the time that it took, and the word.
+fn register_as(pid: i32, dir: &Path, command: &str) -> anyhow::Result<()> {
+    let child = fork_as(pid, || {
+        let Ok(data) = Data::open(dir) else { return 1 };
+        let (word, since) = (Word::default(), Instant::now());
+        let done = data.register(command, &word, 0, 0);
+        said(&format!("{done:?} after {} ms: {}", since.elapsed().as_millis(), word.get()));
+        0
+    });
+    let code = in_step("the process", child.and_then(wait_for))?;
+    if code == 0 { Ok(()) } else { Err(anyhow!("it left {code}")) }
+}
+
+/// For each line of standard input, opens a file once more, reads so many bytes from an offset, and prints the number of
+/// open files. At the line `rest`, reads them all to their ends and prints the number of bytes of each.
+fn hold(file: &Path, bytes: u64, offset: u64) -> anyhow::Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
+    let mut files = Vec::new();
+    let mut text = Vec::new();
+    for line in std::io::stdin().lines() {
+        if line? == "rest" {
+            let lengths = files.iter_mut().map(|file: &mut File| {
+                text.clear();
+                file.read_to_end(&mut text).map(|length| length.to_string())
+            });
+            said(&lengths.collect::<Result<Vec<_>, _>>()?.join(" "));
+            continue;
+        }
+        let mut opened = File::open(file)?;
+        opened.seek(std::io::SeekFrom::Start(offset))?;
+        text.clear();
+        std::io::Read::by_ref(&mut opened).take(bytes).read_to_end(&mut text)?;
+        files.push(opened);
+        said(&files.len().to_string());
+    }
+    Ok(())
 }
 
 /// Threads that read a file again and again until standard input ends. Prints `reading` when each has read it once.

@@ -2,9 +2,9 @@
 
 mod deadlines;
 mod end;
-mod ending;
 mod erasure;
 mod files;
+mod held;
 mod hostile_input;
 mod mounts;
 mod occupied;

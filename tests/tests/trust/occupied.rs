@@ -17,7 +17,7 @@ use tracer_tests::mirror::{Mounted, set, text};
 use tracer_tests::user_events::{Data, Word, in_step};
 
 use crate::timed::{await_true, soon, within};
-use crate::user::Client;
+use crate::user::{Client, open_to_all};
 
 /// The user and group id of the attacker.
 const ATTACKER: u32 = 65_534;
@@ -256,6 +256,36 @@ fn lookups_in_a_directory_do_not_wait_for_one_another() {
         for _ in 0..LOOKUPS {
             ensure!(is_done.recv_timeout(soon()).context("a lookup does not return")?, "the name exists");
         }
+        mirror.stop()?.success().map(drop)
+    });
+}
+
+#[test]
+fn a_program_with_the_id_of_an_ended_client_does_not_get_its_queue() {
+    host::as_root(|| {
+        let mirror = Mounted::start("lanes")?;
+        let dir = mirror.dir();
+        open_to_all(dir)?;
+        let held = BlockedFs::mount("lanes")?;
+        let (page, path) = (held.file(), dir.to_str().context("a path")?);
+        let mut attacker = Client::start(ATTACKER, &["outlived", path, page.to_str().context("a path")?])?;
+        let sharer = Pid::from_raw(attacker.line()?.parse()?).context("a process")?;
+        let id = attacker.pid().to_string();
+        // The write of the bit waits for the page.
+        set(dir, "events/user_events/outlived/enable", "1")?;
+        let waits = await_true("the mirror waits for the page", || Ok(held.reads() > 0));
+        // The memory outlives the client, because another process shares it.
+        attacker.child.kill()?;
+        attacker.child.wait()?;
+        let path = path.to_owned();
+        let answer =
+            promptly("a registration", move || Client::start(0, &["as", &id, &path, "mine u32 a"])?.line());
+        kill_process(sharer, Signal::KILL)?;
+        held.release();
+        waits?;
+        let answer = answer?;
+        eprintln!("{answer}");
+        ensure!(answer.starts_with("Ok("), "{answer}");
         mirror.stop()?.success().map(drop)
     });
 }

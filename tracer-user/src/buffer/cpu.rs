@@ -2,9 +2,15 @@
 //! (`overwrite`) or drops new records.
 //!
 //! Readers that do not consume share the pages. Such a reader holds the pages that existed when it began, and a held
-//! page is copied before it is written again.
+//! page is copied before it is written again. It can also remember only its position, and find the pages again.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use super::{
     kinds::KindCounts,
@@ -29,10 +35,27 @@ pub struct Stats {
     pub read: u64,
 }
 
+/// Pages of a buffer, and where they are.
+#[derive(Clone, Debug)]
+pub(super) struct HeldPages {
+    pub(super) pages: Arc<[Arc<Page>]>,
+    /// The number of the first record among all records of the buffer, and its position in the first page.
+    pub(super) record: u64,
+    pub(super) place: Place,
+}
+
 /// A CPU's buffer.
 #[derive(Debug)]
 pub struct CpuBuffer {
+    /// Its number, which no other buffer has.
+    number: u64,
     pages: VecDeque<Arc<Page>>,
+    /// Number of records that the buffer has got so far.
+    pushed: u64,
+    /// The number of the record after the last overwritten one.
+    overwritten: u64,
+    /// Number of records that were inserted before younger ones.
+    inserted: u64,
     /// Position of the first record that is not consumed, in the first page.
     head: Place,
     /// Number of consumed records in the first page.
@@ -51,8 +74,13 @@ pub struct CpuBuffer {
 impl CpuBuffer {
     /// Creates an empty buffer of this many bytes, in pages of this size; it overwrites old records.
     pub fn new(bytes: usize, page: PageSize) -> Self {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
         Self {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             pages: VecDeque::new(),
+            pushed: 0,
+            overwritten: 0,
+            inserted: 0,
             head: Place::default(),
             consumed: 0,
             requested: bytes,
@@ -120,6 +148,8 @@ impl CpuBuffer {
         }
         let younger = Arc::make_mut(page).cut(place, before);
         self.stats.entries -= younger.len() as u64;
+        self.pushed -= younger.len() as u64;
+        self.inserted += 1;
         let added = self.push(time, payload);
         for (time, payload) in younger {
             self.push(time, &payload);
@@ -143,11 +173,12 @@ impl CpuBuffer {
             return false;
         }
         self.stats.entries += 1;
+        self.pushed += 1;
         true
     }
 
     fn push_on_new_page(&mut self, time: u64, payload: &[u8]) -> bool {
-        let mut page = Page::new(self.page, &self.kinds);
+        let mut page = Page::new(self.page, self.pushed, &self.kinds);
         if !page.push(time, payload) {
             return false;
         }
@@ -185,6 +216,7 @@ impl CpuBuffer {
     /// Drops the oldest page.
     fn overwrite_page(&mut self) {
         if let Some(page) = self.pages.pop_front() {
+            self.overwritten = page.number() + page.records();
             let records = page.records() - self.consumed;
             self.stats.entries -= records;
             self.stats.overrun += records;
@@ -267,9 +299,38 @@ impl CpuBuffer {
         Stats { bytes: used as u64, ..self.stats }
     }
 
-    /// The current pages and the start position, for a reader that does not consume.
-    pub(super) fn pages(&self) -> (Vec<Arc<Page>>, Place) {
-        (self.pages.iter().cloned().collect(), self.head)
+    /// The number of the buffer, which no other buffer has.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The number of the record after the last one, among all records of the buffer.
+    pub(super) fn end(&self) -> u64 {
+        self.pushed
+    }
+
+    /// The number of the record after the last overwritten one.
+    pub(super) fn overwritten(&self) -> u64 {
+        self.overwritten
+    }
+
+    /// Number of records so far that were inserted before younger ones.
+    pub(super) fn inserted(&self) -> u64 {
+        self.inserted
+    }
+
+    /// At most `most` pages from the one with a record on, or from the first record that is not consumed, for a reader
+    /// that does not consume.
+    pub(super) fn hold(&self, record: u64, most: usize) -> HeldPages {
+        let first = self.pages.partition_point(|page| page.number() <= record).saturating_sub(1);
+        let pages = self.pages.iter().skip(first).take(most).cloned().collect();
+        if first == 0 {
+            let number = self.pages.front().map_or(self.pushed, |page| page.number());
+            return HeldPages { pages, record: number + self.consumed, place: self.head };
+        }
+        let page = self.pages.get(first);
+        let record = page.map_or(self.pushed, |page| page.number());
+        HeldPages { pages, record, place: page.map_or_else(Place::default, |page| page.first()) }
     }
 }
 
@@ -319,6 +380,11 @@ mod tests {
         }
         let stats = buffer.stats();
         assert_eq!(stats.entries + stats.overrun + stats.read, 1605);
+        // The numbers of records go on.
+        assert_eq!((buffer.hold(0, 1).record, buffer.end()), (1605 - stats.entries, 1605));
+        // The pages of a record.
+        let held = buffer.hold(1604, 10);
+        assert_eq!((held.pages.len(), held.record), (1, held.pages[0].number()));
     }
 
     #[test]
@@ -360,9 +426,9 @@ mod tests {
     fn a_reader_keeps_the_pages_it_saw() {
         let mut buffer = small();
         fill(&mut buffer, 0..3);
-        let (pages, _) = buffer.pages();
+        let held = buffer.hold(0, 1);
         fill(&mut buffer, 3..2000);
-        assert_eq!(pages[0].records(), 3);
+        assert_eq!(held.pages[0].records(), 3);
     }
 
     #[test]

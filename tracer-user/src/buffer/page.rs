@@ -59,6 +59,8 @@ pub struct Page {
     start: u64,
     last: u64,
     records: u64,
+    /// The number of the first record among all records of the buffer.
+    number: u64,
     kinds: PageKinds,
 }
 
@@ -70,9 +72,9 @@ pub struct Place {
 }
 
 impl Page {
-    /// An empty page, which counts its kinds of records.
-    pub fn new(size: PageSize, counts: &KindCounts) -> Self {
-        Self { bytes: Vec::new(), size, start: 0, last: 0, records: 0, kinds: PageKinds::new(counts) }
+    /// An empty page, which counts its kinds of records. `number` is that of its first record in the buffer.
+    pub fn new(size: PageSize, number: u64, counts: &KindCounts) -> Self {
+        Self { bytes: Vec::new(), size, start: 0, last: 0, records: 0, number, kinds: PageKinds::new(counts) }
     }
 
     /// The longest payload that fits a page of this size.
@@ -141,6 +143,16 @@ impl Page {
         self.records
     }
 
+    /// The number of its first record among all records of the buffer.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Its size.
+    pub fn size(&self) -> PageSize {
+        self.size
+    }
+
     /// Bytes of records, headers included.
     pub fn used(&self) -> usize {
         self.bytes.len()
@@ -200,7 +212,7 @@ mod tests {
     use super::*;
 
     fn empty() -> Page {
-        Page::new(PageSize::LEAST, &KindCounts::default())
+        Page::new(PageSize::LEAST, 0, &KindCounts::default())
     }
 
     /// Everything that a page holds.

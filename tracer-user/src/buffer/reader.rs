@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{
     CpuBuffer, TraceBuffer,
+    cpu::HeldPages,
     page::{Page, Place},
 };
 
@@ -16,41 +17,116 @@ pub struct Entry<'a> {
     pub time: u64,
     /// The payload, padded to four bytes.
     pub payload: &'a [u8],
+    /// Number of records of this CPU that were overwritten before the reader came to them.
+    pub lost: u64,
 }
 
-/// One CPU's pages at the start of reading.
+/// Number of pages of a CPU that a reader holds at a time if it did not keep those from the start.
+const PAGES: usize = 64;
+
+/// A position in one CPU's buffer, and the pages while they are held.
 #[derive(Clone, Debug)]
 struct Cursor {
     cpu: u32,
-    pages: Vec<Arc<Page>>,
+    /// The number of the buffer.
+    buffer: u64,
+    pages: Arc<[Arc<Page>]>,
+    /// Index of the page with the next record.
     page: usize,
-    /// The position of the next record, and its time.
+    /// The position of the next record, and its time. `None` at the end.
     place: Place,
     time: Option<u64>,
+    /// The numbers of the next record, and of the one after the last, among all records of the buffer.
+    record: u64,
+    end: u64,
+    /// Number of inserted records when the pages were held last.
+    inserted: u64,
+    /// Records that were overwritten before the next one.
+    lost: u64,
 }
 
 impl Cursor {
     fn new(cpu: u32, buffer: &CpuBuffer) -> Self {
-        let (pages, mut place) = buffer.pages();
+        let (end, inserted) = (buffer.end(), buffer.inserted());
+        let HeldPages { pages, record, mut place } = buffer.hold(0, usize::MAX);
         let mut page = 0;
-        let time = settle(&pages, &mut page, &mut place);
-        Self { cpu, pages, page, place, time }
+        let time = settle(&pages, &mut page, &mut place, record < end);
+        Self { cpu, buffer: buffer.number(), pages, page, place, time, record, end, inserted, lost: 0 }
     }
 
     /// Takes the next record.
     #[inline]
     fn advance(&mut self) -> Option<Entry<'_>> {
-        let Self { cpu, pages, page, place, time } = self;
+        let Self { cpu, pages, page, place, time, record, end, lost, .. } = self;
         let (at, payload, next) = pages.get(*page)?.record(*place)?;
         *place = next;
-        *time = settle(pages, page, place);
-        Some(Entry { cpu: *cpu, time: at, payload })
+        *record += 1;
+        *time = settle(pages, page, place, *record < *end);
+        Some(Entry { cpu: *cpu, time: at, payload, lost: std::mem::take(lost) })
+    }
+
+    /// Whether it needs pages that are not held.
+    fn is_short(&self) -> bool {
+        self.time.is_none() && self.record < self.end
+    }
+
+    /// Holds some pages of the buffer again, from the next record on. Records that were overwritten or consumed
+    /// meanwhile are skipped.
+    fn hold(&mut self, buffer: &CpuBuffer, most: usize) {
+        // Late records can have moved those from the position on. They are shown, too.
+        let late = buffer.inserted() - std::mem::replace(&mut self.inserted, buffer.inserted());
+        if self.record < self.end {
+            self.end += late;
+        }
+        let before = self.time.filter(|_| late > 0);
+        let HeldPages { pages, record, place } = buffer.hold(self.record, most);
+        (self.pages, self.page, self.place) = (pages, 0, place);
+        if self.record < record {
+            let first = record.min(self.end);
+            self.lost += buffer.overwritten().min(first).saturating_sub(self.record);
+            self.record = first;
+        } else {
+            for _ in record..self.record.min(self.end) {
+                self.skip();
+            }
+        }
+        self.find_time();
+        // A record before the one that was next is shown already.
+        while before.is_some() && self.time.is_some() && self.time < before {
+            self.skip();
+            self.record += 1;
+            self.find_time();
+        }
+    }
+
+    /// Moves behind a record.
+    fn skip(&mut self) {
+        if let Some((.., next)) = self.pages.get(self.page).and_then(|page| page.record(self.place)) {
+            self.place = next;
+        }
+    }
+
+    fn find_time(&mut self) {
+        self.time = settle(&self.pages, &mut self.page, &mut self.place, self.record < self.end);
+    }
+
+    /// Releases the pages. The position and the time of the next record remain.
+    fn release(&mut self) {
+        self.pages = Arc::default();
+    }
+
+    /// Ends, because the buffer does not exist any more.
+    fn finish(&mut self) {
+        (self.end, self.time) = (self.record, None);
     }
 }
 
-/// Moves to the next page if this one is read completely. Returns the time of the next record.
+/// Moves to the next page if this one is read completely. Returns the time of the next record, if there is one.
 #[inline]
-fn settle(pages: &[Arc<Page>], page: &mut usize, place: &mut Place) -> Option<u64> {
+fn settle(pages: &[Arc<Page>], page: &mut usize, place: &mut Place, is_more: bool) -> Option<u64> {
+    if !is_more {
+        return None;
+    }
     loop {
         if let Some((time, ..)) = pages.get(*page)?.record(*place) {
             return Some(time);
@@ -70,6 +146,39 @@ impl Reader {
     /// Starts reading one CPU or all.
     pub fn new(buffer: &TraceBuffer, cpu: Option<u32>) -> Self {
         Self { cursors: buffer.select(cpu).map(|(number, buffer)| Cursor::new(number, buffer)).collect() }
+    }
+
+    /// Bytes of the pages that it holds.
+    pub fn held_bytes(&self) -> usize {
+        let pages = self.cursors.iter().flat_map(|cursor| cursor.pages.iter());
+        pages.map(|page| page.size().bytes()).sum()
+    }
+
+    /// Releases the pages and keeps the position. The reader must hold pages again before it continues.
+    pub fn release(&mut self) {
+        self.cursors.iter_mut().for_each(Cursor::release);
+    }
+
+    /// Holds some pages of these buffers again, from the position on. A CPU whose buffer is not among them has ended.
+    pub fn hold(&mut self, buffers: &[&TraceBuffer]) {
+        for cursor in self.cursors.iter_mut().filter(|cursor| cursor.record < cursor.end) {
+            let mut found = buffers.iter().filter_map(|buffer| buffer.cpu(cursor.cpu));
+            match found.find(|buffer| buffer.number() == cursor.buffer) {
+                Some(buffer) => cursor.hold(buffer, PAGES),
+                None => cursor.finish(),
+            }
+        }
+    }
+
+    /// Whether the next record may be in a page that is not held.
+    pub fn is_short(&self) -> bool {
+        self.cursors.iter().any(Cursor::is_short)
+    }
+
+    /// The CPUs at their end whose last records were overwritten, and their numbers. Each is returned once.
+    pub fn take_lost(&mut self) -> impl Iterator<Item = (u32, u64)> {
+        let ended = self.cursors.iter_mut().filter(|cursor| cursor.record >= cursor.end);
+        ended.map(|cursor| (cursor.cpu, std::mem::take(&mut cursor.lost))).filter(|(_, lost)| *lost > 0)
     }
 
     /// Time of the next record.
@@ -115,5 +224,143 @@ mod tests {
         }
         assert_eq!(buffer.consume(None, u64::MAX, |cpu, _, time, _| (cpu, time)), Some((0, 0)));
         assert_eq!(buffer.consume(None, 0, |_, _, _, _| ()), None);
+    }
+
+    /// A buffer of one CPU with pages of 255 records, which overwrites from 511 records on.
+    fn buffer() -> TraceBuffer {
+        TraceBuffer::new(1, 1, PageSize::LEAST)
+    }
+
+    fn fill(buffer: &mut TraceBuffer, times: std::ops::Range<u64>) {
+        let cpu = buffer.cpu_mut(0).unwrap();
+        times.for_each(|time| assert!(cpu.push(time, &[time as u8; 12])));
+    }
+
+    /// The times of the next records, and how many were lost before each.
+    fn next(reader: &mut Reader, count: usize) -> Vec<(u64, u64)> {
+        (0..count).map_while(|_| reader.advance().map(|entry| (entry.time, entry.lost))).collect()
+    }
+
+    fn hold(reader: &mut Reader, buffer: &TraceBuffer) {
+        reader.hold(&[buffer]);
+    }
+
+    #[test]
+    fn a_reader_without_pages_continues_where_it_was() {
+        let mut buffer = buffer();
+        fill(&mut buffer, 0..300);
+        let mut reader = Reader::new(&buffer, None);
+        assert_eq!(reader.held_bytes(), 2 * 4096);
+        assert_eq!(next(&mut reader, 3), [(0, 0), (1, 0), (2, 0)]);
+        let mut other = reader.clone();
+        for reader in [&mut reader, &mut other] {
+            reader.release();
+            assert_eq!((reader.held_bytes(), reader.next_time()), (0, Some(3)));
+        }
+        // Younger records are not of this reader.
+        fill(&mut buffer, 300..400);
+        hold(&mut reader, &buffer);
+        assert!(next(&mut reader, 1000).into_iter().eq((3..300).map(|time| (time, 0))));
+        // The first page is overwritten.
+        fill(&mut buffer, 400..520);
+        hold(&mut other, &buffer);
+        assert_eq!(next(&mut other, 2), [(255, 252), (256, 0)]);
+        other.release();
+        // All that is left, several times.
+        for more in [520..1200, 1200..2000, 2000..3000] {
+            fill(&mut buffer, more);
+            hold(&mut other, &buffer);
+            assert_eq!((next(&mut other, 1), other.is_short()), (vec![], false));
+            other.release();
+        }
+        assert_eq!(other.take_lost().collect::<Vec<_>>(), [(0, 43)]);
+        assert_eq!(other.take_lost().count(), 0);
+    }
+
+    #[test]
+    fn a_reader_holds_only_some_pages_at_a_time() {
+        let mut buffer = TraceBuffer::new(2, 1 << 20, PageSize::LEAST);
+        fill(&mut buffer, 0..60_000);
+        let mut reader = Reader::new(&buffer, None);
+        assert!(!reader.is_short());
+        let (mut all, mut times) = (Vec::new(), 0);
+        while all.len() < 60_000 {
+            reader.release();
+            hold(&mut reader, &buffer);
+            assert!(reader.held_bytes() <= PAGES * 4096);
+            let some = next(&mut reader, 60_000);
+            assert!(!some.is_empty() && (reader.is_short() || all.len() + some.len() == 60_000));
+            all.extend(some);
+            times += 1;
+        }
+        assert!(all.into_iter().eq((0..60_000).map(|time| (time, 0))) && times > 2);
+        reader.release();
+        hold(&mut reader, &buffer);
+        assert_eq!((next(&mut reader, 1), reader.is_short()), (vec![], false));
+    }
+
+    #[test]
+    fn a_buffer_without_records_has_ended() {
+        let mut buffer = buffer();
+        let mut reader = Reader::new(&buffer, None);
+        reader.release();
+        for more in [0..600, 600..1200] {
+            fill(&mut buffer, more);
+            hold(&mut reader, &buffer);
+            assert_eq!((next(&mut reader, 1), reader.is_short()), (vec![], false));
+        }
+        assert_eq!(reader.take_lost().count(), 0);
+    }
+
+    #[test]
+    fn consumed_records_are_skipped_and_not_lost() {
+        let mut buffer = buffer();
+        fill(&mut buffer, 0..400);
+        let mut reader = Reader::new(&buffer, None);
+        reader.release();
+        let mut consume = |count: usize| {
+            (0..count).for_each(|_| buffer.consume(None, u64::MAX, |_, _, _, _| ()).unwrap());
+            reader.hold(&[&buffer]);
+            let first = next(&mut reader, 1);
+            reader.release();
+            first
+        };
+        assert_eq!((consume(10), consume(290)), (vec![(10, 0)], vec![(300, 0)]));
+        // Emptied.
+        buffer.cpu_mut(0).unwrap().clear();
+        fill(&mut buffer, 0..50);
+        hold(&mut reader, &buffer);
+        assert_eq!(next(&mut reader, 1), []);
+    }
+
+    #[test]
+    fn a_late_record_does_not_confuse_a_reader_without_pages() {
+        let mut buffer = buffer();
+        fill(&mut buffer, 0..300);
+        let mut reader = Reader::new(&buffer, None);
+        assert_eq!(next(&mut reader, 290).len(), 290);
+        reader.release();
+        // It moves the records after it. Another one is among those that are not shown yet.
+        assert!(buffer.cpu_mut(0).unwrap().insert(270, &[1; 40]));
+        assert!(buffer.cpu_mut(0).unwrap().insert(295, &[1; 40]));
+        hold(&mut reader, &buffer);
+        let times = (290..296).chain(295..300);
+        assert!(next(&mut reader, 100).into_iter().eq(times.map(|time| (time, 0))));
+    }
+
+    #[test]
+    fn a_reader_follows_its_buffer_into_a_snapshot() {
+        let mut buffer = buffer();
+        fill(&mut buffer, 0..300);
+        let mut reader = Reader::new(&buffer, None);
+        reader.release();
+        let mut snapshot = buffer.empty_copy();
+        buffer.swap(&mut snapshot, None);
+        fill(&mut buffer, 1000..1010);
+        let mut lost = reader.clone();
+        reader.hold(&[&buffer, &snapshot]);
+        assert!(next(&mut reader, 1000).into_iter().eq((0..300).map(|time| (time, 0))));
+        hold(&mut lost, &buffer);
+        assert_eq!((next(&mut lost, 1), lost.held_bytes()), (vec![], 0));
     }
 }

@@ -5,15 +5,19 @@
 //! process outside of the namespace can have such a uid, too, for example by a set-user-ID file, so the uids of
 //! `/etc/subuid` count for the user to whom they are granted.
 //!
-//! Root's containers have namespaces that root owns. Each of them is a payer of its own. Its number is the number of the
-//! namespace, which is greater than all uids in use (`PROC_DYNAMIC_FIRST`, include/linux/proc_ns.h).
+//! Root's containers have namespaces that root owns, and so have sandboxes that a set-user-ID program makes. In these, a
+//! uid that the host knows counts as outside. For other uids the namespace is the payer. Its number is greater than all
+//! uids in use (`PROC_DYNAMIC_FIRST`, include/linux/proc_ns.h).
 
 use std::{
-    fmt,
+    collections::{HashMap, HashSet},
+    fmt, fs,
     fs::File,
-    io::Read,
-    path::Path,
-    sync::{Mutex, PoisonError},
+    io::{self, Read},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant, SystemTime},
 };
 
@@ -33,9 +37,9 @@ const PASSWD: &str = "/etc/passwd";
 
 /// A payer, for messages.
 #[derive(Clone, Copy, Debug)]
-pub struct Shown(pub u32);
+pub struct PayerName(pub u32);
 
-impl fmt::Display for Shown {
+impl fmt::Display for PayerName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = if self.0 >= FIRST_NAMESPACE { "user namespace" } else { "uid" };
         write!(f, "{what} {}", self.0)
@@ -47,20 +51,31 @@ impl fmt::Display for Shown {
 pub struct Payers {
     /// The number of this process's user namespace.
     own: Option<u64>,
-    subordinate: Mutex<Subordinate>,
+    accounts: Mutex<Arc<Accounts>>,
+    files: Arc<Files>,
+    looked: Mutex<Instant>,
 }
 
+/// The files of accounts, and the times of change of those that were read.
 #[derive(Debug, Default)]
-struct Subordinate {
-    ids: SubordinateIds,
-    looked: Option<Instant>,
-    /// The times of change of the files that were read.
-    read: [Option<SystemTime>; 2],
+struct Files {
+    read: Mutex<[Option<SystemTime>; 2]>,
+    /// What a thread read.
+    found: Mutex<Option<Accounts>>,
+    is_reading: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Default for Payers {
     fn default() -> Self {
-        Self { own: number_of(std::process::id()).ok(), subordinate: Mutex::default() }
+        let files = Files::default();
+        files.look();
+        let accounts = Mutex::new(Arc::new(lock(&files.found).take().unwrap_or_default()));
+        let own = number_of(std::process::id()).ok();
+        Self { own, accounts, files: Arc::new(files), looked: Mutex::new(Instant::now()) }
     }
 }
 
@@ -72,96 +87,129 @@ impl Payers {
             return 0;
         }
         let number = number_of(thread).ok();
+        let accounts = self.accounts();
         if number.is_none() || number == self.own {
-            return self.granted_to(uid);
+            return accounts.user(uid).unwrap_or(uid);
         }
-        self.in_namespace(thread).unwrap_or_else(|| self.granted_to(uid))
+        self.in_namespace(&accounts, uid, thread).unwrap_or_else(|| accounts.user(uid).unwrap_or(uid))
     }
 
     /// The payer for a thread in another namespace; `None` if that is outside of this process's namespace.
-    fn in_namespace(&self, thread: u32) -> Option<u32> {
+    fn in_namespace(&self, accounts: &Accounts, uid: u32, thread: u32) -> Option<u32> {
         let mut namespace = UserNamespace::of(thread).ok()?;
         for _ in 0..DEPTH {
             let parent = namespace.parent().ok()?;
             if parent.number().ok() == self.own {
                 let owner = namespace.owner().ok()?;
-                return if owner == 0 {
-                    namespace.number().ok()?.try_into().ok()
-                } else {
-                    Some(self.granted_to(owner))
-                };
+                let number = namespace.number().ok()?.try_into().ok()?;
+                return Some(accounts.of_namespace((owner, number), uid));
             }
             namespace = parent;
         }
         None
     }
 
-    /// The user to whom a uid is granted as a subordinate id, or the uid.
-    fn granted_to(&self, uid: u32) -> u32 {
-        let mut subordinate = self.subordinate.lock().unwrap_or_else(PoisonError::into_inner);
-        if subordinate.looked.is_none_or(|last| last.elapsed() >= LOOK_INTERVAL) {
-            subordinate.look();
+    /// The accounts. Another thread reads their files again if they have changed.
+    fn accounts(&self) -> Arc<Accounts> {
+        let mut looked = lock(&self.looked);
+        if looked.elapsed() >= LOOK_INTERVAL && !self.files.is_reading.swap(true, Ordering::AcqRel) {
+            *looked = Instant::now();
+            let files = Arc::clone(&self.files);
+            let look = move || {
+                files.look();
+                files.is_reading.store(false, Ordering::Release);
+            };
+            if std::thread::Builder::new().name("accounts".to_owned()).spawn(look).is_err() {
+                self.files.is_reading.store(false, Ordering::Release);
+            }
         }
-        subordinate.ids.user(uid).unwrap_or(uid)
+        drop(looked);
+        let mut accounts = lock(&self.accounts);
+        if let Some(found) = lock(&self.files.found).take() {
+            *accounts = Arc::new(found);
+        }
+        Arc::clone(&accounts)
     }
 }
 
-impl Subordinate {
-    fn look(&mut self) {
-        self.looked = Some(Instant::now());
-        let changed = |path| std::fs::metadata(path).and_then(|found| found.modified()).ok();
-        let found = [changed(SUBUID), changed(PASSWD)];
-        if found != self.read {
-            self.read = found;
-            self.ids = SubordinateIds::parse(&content(SUBUID.as_ref()), &content(PASSWD.as_ref()));
+impl Files {
+    /// Reads the files if they have changed.
+    fn look(&self) {
+        let changed = |path| fs::metadata(path).and_then(|found| found.modified()).ok();
+        let times = [changed(SUBUID), changed(PASSWD)];
+        let mut read = lock(&self.read);
+        if times == *read {
+            return;
+        }
+        if let (Ok(subuid), Ok(passwd)) = (content(SUBUID), content(PASSWD)) {
+            *lock(&self.found) = Some(Accounts::parse(&subuid, &passwd));
+            *read = times;
         }
     }
 }
 
-/// The content of a file; nothing if it cannot be read.
-fn content(path: &Path) -> Vec<u8> {
+/// The content of a file; nothing if there is no file.
+fn content(path: &str) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    if let Ok(file) = File::open(path) {
-        let _ = file.take(FILE_MAX).read_to_end(&mut bytes);
+    match File::open(path) {
+        Ok(file) => file.take(FILE_MAX).read_to_end(&mut bytes).map(|_| bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(bytes),
+        Err(error) => Err(error),
     }
-    bytes
 }
 
-/// Ranges of subordinate ids (subuid(5)).
+/// The accounts of the host, and the subordinate ids that are granted to them (subuid(5)).
 #[derive(Debug, Default, PartialEq, Eq)]
-struct SubordinateIds {
-    /// The first id, the id after the last one, and the user. Sorted by the first id.
-    ranges: Vec<(u32, u32, u32)>,
+struct Accounts {
+    uids: HashSet<u32>,
+    /// The first id, the id after the last one, and the user, sorted by the first id; and the greatest end so far.
+    granted: Vec<(u32, u32, u32, u32)>,
 }
 
-impl SubordinateIds {
-    /// Reads the lines of `/etc/subuid`, `USER:FIRST:COUNT`, with the names of `/etc/passwd`. Other lines are ignored.
+impl Accounts {
+    /// Reads the lines of `/etc/subuid`, `USER:FIRST:COUNT`, and of `/etc/passwd`. Other lines are ignored.
     fn parse(subuid: &[u8], passwd: &[u8]) -> Self {
         fn fields(text: &[u8]) -> impl Iterator<Item = Vec<&str>> {
             text.split(|byte| *byte == b'\n')
                 .filter_map(|line| Some(std::str::from_utf8(line).ok()?.split(':').collect()))
         }
-        let uid_of = |name: &str| {
-            let line = fields(passwd).find(|line| line.first() == Some(&name))?;
-            line.get(2)?.parse().ok()
-        };
+        let mut uids = HashMap::new();
+        for line in fields(passwd) {
+            if let [name, _, uid, ..] = line.as_slice()
+                && let Ok(uid) = uid.parse::<u32>()
+            {
+                uids.entry(*name).or_insert(uid);
+            }
+        }
         let range = |line: Vec<&str>| {
             let [user, first, count] = line.as_slice() else { return None };
             let (first, count): (u32, u32) = (first.parse().ok()?, count.parse().ok()?);
-            let user = user.parse().ok().or_else(|| uid_of(user))?;
-            // Nobody is granted a uid of the host's own.
+            let user = user.parse().ok().or_else(|| uids.get(user).copied())?;
             (first > 0 && count > 0 && user != 0).then(|| (first, first.saturating_add(count), user))
         };
-        let mut ranges: Vec<_> = fields(subuid).filter_map(range).collect();
-        ranges.sort_unstable();
-        Self { ranges }
+        let mut granted: Vec<_> = fields(subuid).filter_map(range).collect();
+        granted.sort_unstable();
+        let mut most = 0;
+        let granted = granted.into_iter().map(|(first, end, user)| {
+            most = end.max(most);
+            (first, end, user, most)
+        });
+        Self { granted: granted.collect(), uids: uids.into_values().collect() }
     }
 
-    /// The user to whom an id is granted.
-    fn user(&self, id: u32) -> Option<u32> {
-        let after = self.ranges.partition_point(|(first, ..)| *first <= id);
-        let (_, end, user) = self.ranges.get(after.checked_sub(1)?)?;
-        (id < *end).then_some(*user)
+    /// The user for which a uid counts: the account that has it, or to which it is granted. `None` for other uids.
+    fn user(&self, uid: u32) -> Option<u32> {
+        if self.uids.contains(&uid) {
+            return Some(uid);
+        }
+        let before = self.granted.partition_point(|(first, ..)| *first <= uid);
+        let mut near = self.granted.get(..before)?.iter().rev().take_while(|(.., most)| uid < *most);
+        near.find(|(_, end, ..)| uid < *end).map(|(_, _, user, _)| *user)
+    }
+
+    /// The payer for a uid in a namespace with this owner and number.
+    fn of_namespace(&self, (owner, number): (u32, u32), uid: u32) -> u32 {
+        if owner == 0 { self.user(uid).unwrap_or(number) } else { self.user(owner).unwrap_or(owner) }
     }
 }
 
@@ -173,38 +221,59 @@ mod tests {
     fn subordinate_ids_count_for_the_user_to_whom_they_are_granted() {
         let passwd =
             b"root:x:0:0::/root:/bin/sh\nanna:x:1000:1000::/home/anna:/bin/sh\nbad\nben:x:1001:1:::\n";
-        let subuid = b"anna:100000:65536\n1001:165536:10\n# text\nben:300000:5\nnobody-here:1:2\nanna:x:1\n:\nroot:7:9\n";
-        let ids = SubordinateIds::parse(subuid, passwd);
-        assert_eq!(
-            ids.ranges,
-            [(100_000, 165_536, 1000), (165_536, 165_546, 1001), (300_000, 300_005, 1001)]
-        );
+        let subuid =
+            b"anna:100000:65536\n1001:165536:10\n# text\nben:300000:5\nnobody-here:1:2\nanna:x:1\n:\n\
+            root:7:9\nben:100100:10\nanna:1001:1\n";
+        let accounts = Accounts::parse(subuid, passwd);
+        assert_eq!(accounts.granted.len(), 5);
         for (id, user) in [
             (99_999, None),
             (100_000, Some(1000)),
+            // Ranges within others.
+            (100_105, Some(1001)),
+            (100_200, Some(1000)),
             (165_535, Some(1000)),
             (165_545, Some(1001)),
             (165_546, None),
             (300_004, Some(1001)),
             (300_005, None),
+            // Accounts count for themselves.
+            (1001, Some(1001)),
+            (8, None),
         ] {
-            assert_eq!(ids.user(id), user, "{id}");
+            assert_eq!(accounts.user(id), user, "{id}");
         }
-        let all = SubordinateIds::parse(b"5:4294967295:4294967295\n5:4294967000:295", b"");
+        let all = Accounts::parse(b"5:4294967295:4294967295\n5:4294967000:295", b"");
         assert_eq!((all.user(u32::MAX - 1), all.user(u32::MAX)), (Some(5), None));
-        assert_eq!(SubordinateIds::parse(b"", b"\xff\n"), SubordinateIds::default());
+        assert_eq!(Accounts::parse(b"", b"\xff\n"), Accounts::default());
+    }
+
+    #[test]
+    fn a_namespace_counts_for_its_owner_and_roots_for_known_uids() {
+        let accounts = Accounts::parse(b"anna:100000:65536\n", b"anna:x:1000:1000:::\n");
+        let number = FIRST_NAMESPACE + 7;
+        for (owner, uid, payer) in [
+            (1000, 100_005, 1000),
+            (1000, 7, 1000),
+            // A namespace that was made with a subordinate id.
+            (100_005, 5, 1000),
+            (1234, 100_005, 1234),
+            // A container of root's, and a sandbox that a set-user-ID program made.
+            (0, 500_000, number),
+            (0, 1000, 1000),
+            (0, 100_005, 1000),
+        ] {
+            assert_eq!(accounts.of_namespace((owner, number), uid), payer, "{owner} {uid}");
+        }
     }
 
     #[test]
     fn this_process_and_missing_ones_pay_for_themselves() {
         let payers = Payers::default();
-        *payers.subordinate.lock().unwrap() =
-            Subordinate { looked: Some(Instant::now()), ..Subordinate::default() };
+        *lock(&payers.accounts) = Arc::default();
         let own = std::process::id();
         assert_eq!((payers.payer(0, own), payers.payer(1234, own), payers.payer(1234, 0)), (0, 1234, 1234));
-        assert_eq!(
-            (Shown(7).to_string(), Shown(u32::MAX).to_string().as_str()),
-            ("uid 7".to_owned(), "user namespace 4294967295")
-        );
+        assert_eq!(PayerName(7).to_string(), "uid 7");
+        assert_eq!(PayerName(u32::MAX).to_string(), "user namespace 4294967295");
     }
 }

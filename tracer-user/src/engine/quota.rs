@@ -1,17 +1,18 @@
 //! Quotas per payer of the resources that all clients share.
 //!
-//! Each kind of resource has a limit per payer, a total limit, and a part of the total that is reserved for root, so
-//! that root can continue after other payers have reached their limits. The payers that have the most leave a part to
-//! others ([`Limits::admit`]). A [`Charge`] counts until it is dropped. Only the total applies to root. At most one refusal per minute is logged for each payer and kind. The caller chooses the error
-//! number, which depends on the operation.
+//! Each kind of resource has a limit per payer, one for all payers but root together, and one for root. So root can
+//! continue after other payers have reached their limits, and the other way round. The payers that have the most leave
+//! a part to others ([`Limits::admit`]). A [`Charge`] counts until it is dropped. At most one refusal per minute is
+//! logged for each payer and kind. The caller chooses the error number, which depends on the operation.
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use super::{payers::Shown, registry::EVENT_IDS};
+use super::{payers::PayerName, registry::EVENT_IDS};
+use crate::{kernel::proc::memory, sys::cpus::Cpus};
 
 /// Time between two log lines for one payer and kind.
 const QUIET: Duration = Duration::from_secs(60);
@@ -20,6 +21,10 @@ const REMEMBERED: usize = 1024;
 
 /// Maximum number of user events of all payers but root: a half of the events that an instance can enable.
 const CLIENT_EVENTS: usize = 4096;
+
+/// The limits of [`Kind::HeldBytes`] on this machine.
+static HELD_BYTES: LazyLock<Limits> =
+    LazyLock::new(|| held_bytes(Cpus::online().map_or(1, |cpus| cpus.count()), memory::available()));
 
 /// A kind of resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,6 +51,8 @@ pub enum Kind {
     PendingFiles,
     /// Bytes of queued writes.
     QueuedBytes,
+    /// Bytes of pages and texts that open files hold between two reads.
+    HeldBytes,
     /// Threads that look for signals of the threads with waiting reads.
     SignalLooks,
 }
@@ -55,41 +62,42 @@ pub enum Kind {
 pub struct Limits {
     /// For a payer that is not root.
     pub per_payer: usize,
-    /// For all payers together.
-    pub total: usize,
-    /// The part of `total` that only root may use.
-    pub reserved: usize,
+    /// For all payers but root together.
+    pub clients: usize,
+    /// For root.
+    pub root: usize,
 }
 
 impl Limits {
-    /// Whether a payer may have `own` units when all payers together have `all`, both with the new ones.
+    /// Whether a payer may have `own` units when all payers but root together have `clients`, both with the new ones.
     ///
     /// A payer may not have more than what it leaves to others. So the payers that have the most leave a part of the
     /// total to those that have nothing: each payer up to its limit, then a half of the rest, a quarter of it, and so on.
-    pub fn admit(self, payer: u32, own: usize, all: usize) -> bool {
+    pub fn admit(self, payer: u32, own: usize, clients: usize) -> bool {
         if payer == 0 {
-            return all <= self.total;
+            return own <= self.root;
         }
-        own <= self.per_payer && all.saturating_add(own) <= self.total - self.reserved
+        own <= self.per_payer && clients.saturating_add(own) <= self.clients
     }
 }
 
 impl Kind {
     /// The limits of a kind.
     pub fn limits(self) -> Limits {
-        let limits = |per_payer, total, reserved| Limits { per_payer, total, reserved };
+        let limits = |per_payer, clients, root| Limits { per_payer, clients, root };
         match self {
-            Self::PendingRequests => limits(128, 1024, 128),
-            Self::UserEvents => limits(1024, EVENT_IDS, EVENT_IDS - CLIENT_EVENTS),
-            Self::DefinitionBytes => limits(256 << 10, 16 << 20, 2 << 20),
-            Self::UserEventFiles => limits(256, 8192, 1024),
-            Self::Enablers => limits(4096, 262_144, 32_768),
-            Self::AddressSpaces => limits(256, 16_384, 2048),
-            Self::HeldEvents | Self::OpenFiles => limits(1024, 65_536, 8192),
-            Self::WaitingReads => limits(64, 1024, 128),
-            Self::PendingFiles => limits(4, 32, 8),
-            Self::QueuedBytes => limits(4 << 20, 64 << 20, 16 << 20),
-            Self::SignalLooks => limits(2, 16, 4),
+            Self::PendingRequests => limits(128, 896, 1024),
+            Self::UserEvents => limits(1024, CLIENT_EVENTS, EVENT_IDS - CLIENT_EVENTS),
+            Self::DefinitionBytes => limits(256 << 10, 14 << 20, 16 << 20),
+            Self::UserEventFiles => limits(256, 7168, 8192),
+            Self::Enablers => limits(4096, 229_376, 262_144),
+            Self::AddressSpaces => limits(256, 14_336, 16_384),
+            Self::HeldEvents | Self::OpenFiles => limits(1024, 57_344, 65_536),
+            Self::WaitingReads => limits(64, 896, 1024),
+            Self::PendingFiles => limits(4, 24, 32),
+            Self::QueuedBytes => limits(4 << 20, 48 << 20, 64 << 20),
+            Self::SignalLooks => limits(2, 12, 16),
+            Self::HeldBytes => *HELD_BYTES,
         }
     }
 
@@ -105,9 +113,18 @@ impl Kind {
             Self::WaitingReads => "waiting reads",
             Self::PendingFiles => "files being opened",
             Self::QueuedBytes => "bytes of writes that wait",
+            Self::HeldBytes => "bytes that open files hold",
             Self::SignalLooks => "looks for signals of waiting reads",
         }
     }
+}
+
+/// The limits of [`Kind::HeldBytes`]: a payer can hold 16 MiB and two buffers of the initial size, and at most a
+/// sixteenth of the memory that is available.
+fn held_bytes(cpus: usize, available: Option<u64>) -> Limits {
+    let most = available.map_or(usize::MAX, |bytes| usize::try_from(bytes / 16).unwrap_or(usize::MAX));
+    let per_payer = ((16 << 20) + cpus.saturating_mul(3 << 20)).min(most);
+    Limits { per_payer, clients: 2 * per_payer, root: per_payer }
 }
 
 /// A charge would exceed the limit of a payer or the total.
@@ -117,7 +134,8 @@ pub struct Exceeded;
 #[derive(Debug, Default)]
 struct Counts {
     by_payer: HashMap<(u32, Kind), usize>,
-    totals: HashMap<Kind, usize>,
+    /// Of all payers but root.
+    clients: HashMap<Kind, usize>,
     logged: HashMap<(u32, Kind), Instant>,
 }
 
@@ -144,15 +162,21 @@ impl Quotas {
     /// # Errors
     /// [`Exceeded`] if the amount does not fit the limits of the kind.
     pub fn charge(&self, payer: u32, kind: Kind, amount: usize) -> Result<Charge, Exceeded> {
+        self.try_charge(payer, kind, amount).inspect_err(|Exceeded| self.lock().log(payer, kind))
+    }
+
+    /// As [`Quotas::charge`], for a client that is not refused anything without the charge.
+    ///
+    /// # Errors
+    /// As [`Quotas::charge`].
+    pub fn try_charge(&self, payer: u32, kind: Kind, amount: usize) -> Result<Charge, Exceeded> {
         let mut counts = self.lock();
         let own = counts.by_payer.get(&(payer, kind)).copied().unwrap_or(0).saturating_add(amount);
-        let all = counts.totals.get(&kind).copied().unwrap_or(0).saturating_add(amount);
-        if !kind.limits().admit(payer, own, all) && !self.unlimited {
-            counts.log(payer, kind);
+        let clients = counts.clients.get(&kind).copied().unwrap_or(0).saturating_add(amount);
+        if !kind.limits().admit(payer, own, clients) && !self.unlimited {
             return Err(Exceeded);
         }
-        counts.by_payer.insert((payer, kind), own);
-        counts.totals.insert(kind, all);
+        counts.take(payer, kind, amount);
         drop(counts);
         Ok(Charge { quotas: self.clone(), payer, kind, amount })
     }
@@ -176,7 +200,14 @@ impl Counts {
             }
         }
         self.logged.insert((payer, kind), now);
-        tracing::warn!("{} is refused more {}: its limit is reached", Shown(payer), kind.name());
+        tracing::warn!("{} is refused more {}: its limit is reached", PayerName(payer), kind.name());
+    }
+
+    fn take(&mut self, payer: u32, kind: Kind, amount: usize) {
+        *self.by_payer.entry((payer, kind)).or_default() += amount;
+        if payer != 0 {
+            *self.clients.entry(kind).or_default() += amount;
+        }
     }
 
     fn give_back(&mut self, payer: u32, kind: Kind, amount: usize) {
@@ -186,8 +217,8 @@ impl Counts {
                 self.by_payer.remove(&(payer, kind));
             }
         }
-        if let Some(all) = self.totals.get_mut(&kind) {
-            *all = all.saturating_sub(amount);
+        if let Some(clients) = self.clients.get_mut(&kind).filter(|_| payer != 0) {
+            *clients = clients.saturating_sub(amount);
         }
     }
 }
@@ -227,8 +258,7 @@ impl Charge {
     pub fn pass_to(&mut self, payer: u32) {
         let mut counts = self.quotas.lock();
         counts.give_back(self.payer, self.kind, self.amount);
-        *counts.by_payer.entry((payer, self.kind)).or_default() += self.amount;
-        *counts.totals.entry(self.kind).or_default() += self.amount;
+        counts.take(payer, self.kind, self.amount);
         drop(counts);
         self.payer = payer;
     }
@@ -266,7 +296,7 @@ mod tests {
         held.pop();
         let again = quotas.charge(7, Kind::PendingRequests, 1).unwrap();
         assert_eq!(again.payer(), 7);
-        // All other payers together leave root its reserve.
+        // All other payers together leave root its part.
         for payer in 100.. {
             match quotas.charge(payer, Kind::PendingRequests, limits.per_payer) {
                 Ok(charge) => held.push(charge),
@@ -274,8 +304,12 @@ mod tests {
             }
         }
         let root: Vec<Charge> =
-            (0..limits.reserved).map(|_| quotas.charge(0, Kind::PendingRequests, 1).unwrap()).collect();
-        drop((root, held, again));
+            (0..limits.root).map(|_| quotas.charge(0, Kind::PendingRequests, 1).unwrap()).collect();
+        assert!(quotas.charge(0, Kind::PendingRequests, 1).is_err());
+        // And root leaves them theirs.
+        drop((held, again));
+        assert!(quotas.charge(8, Kind::PendingRequests, limits.per_payer).is_ok());
+        drop(root);
         // Merged charges.
         let mut one = quotas.charge(7, Kind::Enablers, 1).unwrap();
         one.absorb(quotas.charge(7, Kind::Enablers, 2).unwrap());
@@ -288,13 +322,13 @@ mod tests {
         assert_eq!(quotas.used(9, Kind::Enablers), full.amount() + 2);
         assert!(quotas.charge(9, Kind::Enablers, 1).is_err());
         drop((one, full));
-        assert_eq!(quotas.lock().totals.values().sum::<usize>(), 0);
+        assert_eq!(quotas.lock().clients.values().sum::<usize>(), 0);
         assert!(quotas.lock().by_payer.is_empty());
     }
 
     #[test]
     fn payers_with_much_leave_some_to_those_that_have_nothing() {
-        let limits = Limits { per_payer: 8, total: 128, reserved: 16 };
+        let limits = Limits { per_payer: 8, clients: 112, root: 64 };
         let (mut all, mut owns) = (0, Vec::new());
         for payer in 1..=20 {
             let mut own = 0;
@@ -304,13 +338,13 @@ mod tests {
             owns.push(own);
         }
         assert_eq!(owns[..17], [8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 4, 2, 1, 0]);
-        assert!(limits.admit(0, 100, 128) && !limits.admit(0, 1, 129));
+        assert!(limits.admit(0, 64, 112) && !limits.admit(0, 65, 0));
         assert!(!limits.admit(1, usize::MAX, usize::MAX));
     }
 
     #[test]
-    fn one_client_has_an_eighth_and_no_limit_exceeds_its_total() {
-        assert_eq!(Kind::PendingRequests.limits().per_payer * 8, Kind::PendingRequests.limits().total);
+    fn one_client_has_a_seventh_and_no_limit_exceeds_that_of_all() {
+        assert_eq!(Kind::PendingRequests.limits().per_payer * 7, Kind::PendingRequests.limits().clients);
         for kind in [
             Kind::PendingRequests,
             Kind::UserEvents,
@@ -322,9 +356,18 @@ mod tests {
             Kind::OpenFiles,
             Kind::WaitingReads,
         ] {
-            let Limits { per_payer, total, reserved } = kind.limits();
-            assert!(per_payer <= total - reserved && reserved > 0, "{kind:?}");
+            let Limits { per_payer, clients, root } = kind.limits();
+            assert!(2 * per_payer <= clients && per_payer <= root, "{kind:?}");
         }
+        // Each payer can hold a full buffer of the initial size, on large machines too.
+        for cpus in [1, 2, 64, 1024] {
+            assert!(held_bytes(cpus, None).per_payer >= cpus * (1408 << 10));
+        }
+        let all = |cpus, available| {
+            let Limits { clients, root, .. } = held_bytes(cpus, available);
+            (clients + root) >> 20
+        };
+        assert_eq!([all(2, None), all(64, None), all(64, Some(1 << 30))], [66, 624, 192]);
         assert!(Quotas::unlimited().charge(1, Kind::UserEvents, 1 << 30).is_ok());
     }
 }

@@ -15,6 +15,8 @@ use rustix::{
     net::{RecvFlags, SendFlags, recv, send},
 };
 
+use crate::engine::payers::PayerName;
+
 use super::{
     lanes::{Lanes, Then},
     message::{Look, Op, Order, PACKET_MAX, Report, Seen},
@@ -439,7 +441,8 @@ impl State {
         missed.dedup();
         ping |= !missed.is_empty();
         for payer in missed {
-            tracing::debug!("memory of a client of payer {payer} does not answer and is not waited for");
+            let name = PayerName(payer);
+            tracing::debug!("memory of a client of {name} does not answer and is not waited for");
         }
         // Threads of the process may block in a client's memory; its first thread may not.
         if ping && self.pinged.is_none() && self.socket.is_some() {

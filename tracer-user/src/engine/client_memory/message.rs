@@ -29,7 +29,7 @@ pub enum Text {
 pub struct Look {
     /// The thread.
     pub thread: u32,
-    /// User id.
+    /// The payer of the request.
     pub payer: u32,
     /// The number of the request that the thread waits in.
     pub number: u32,

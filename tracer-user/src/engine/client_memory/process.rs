@@ -26,7 +26,7 @@ use super::{
 use crate::engine::quota::Limits;
 
 /// Limits of the threads.
-const THREADS: Limits = Limits { per_payer: 8, total: 128, reserved: 16 };
+const THREADS: Limits = Limits { per_payer: 8, clients: 112, root: 64 };
 /// Maximum number of waiting jobs of one payer. A client within its quotas has some hundreds (requests and address
 /// spaces). Root has no limit.
 const WAITING_PER_PAYER: usize = 1024;
@@ -58,7 +58,8 @@ struct Jobs {
     /// Payers with such jobs, the next one first.
     turn: VecDeque<u32>,
     running: HashMap<u32, usize>,
-    total: usize,
+    /// Threads of all payers but root.
+    clients: usize,
     /// Jobs for idle threads.
     ready: VecDeque<(u32, Job)>,
     idle: usize,
@@ -67,12 +68,12 @@ struct Jobs {
 impl Jobs {
     fn may_run(&self, payer: u32) -> bool {
         let own = self.running.get(&payer).copied().unwrap_or(0);
-        THREADS.admit(payer, own + 1, self.total + 1)
+        THREADS.admit(payer, own + 1, self.clients + 1)
     }
 
     fn begin(&mut self, payer: u32) {
         *self.running.entry(payer).or_default() += 1;
-        self.total += 1;
+        self.clients += usize::from(payer != 0);
     }
 
     /// Ends a job of a payer. Returns the next job to run.
@@ -83,7 +84,7 @@ impl Jobs {
                 self.running.remove(&payer);
             }
         }
-        self.total -= 1;
+        self.clients -= usize::from(payer != 0);
         // Root's turn comes first.
         let roots = self.turn.iter().position(|payer| *payer == 0 && self.may_run(0));
         let place = roots.or_else(|| self.turn.iter().position(|payer| self.may_run(*payer)))?;
@@ -401,16 +402,16 @@ mod tests {
         for payer in 100..200 {
             assert!(pool.run(payer, None, job(payer, true)));
         }
-        for _ in 0..THREADS.reserved / 2 {
+        for _ in 0..THREADS.per_payer {
             assert!(pool.run(0, None, job(0, false)));
         }
-        await_all(THREADS.reserved / 2);
-        assert!(lock(&pool.jobs).total < THREADS.total - THREADS.reserved);
+        await_all(THREADS.per_payer);
+        assert!(lock(&pool.jobs).clients < THREADS.clients);
         for _ in 0..THREADS.per_payer + 3 + 100 {
             go.send(()).unwrap();
         }
         await_all(THREADS.per_payer + 3 + 100);
-        while lock(&pool.jobs).total > 0 {
+        while !lock(&pool.jobs).running.is_empty() {
             std::thread::yield_now();
         }
         let jobs = lock(&pool.jobs);

@@ -60,6 +60,8 @@ pub enum Command<'a> {
         text: &'a [u8],
         /// The opened files that the lines name ([`crate::engine::registry::program_files`]).
         files: &'a Files,
+        /// The payer whose quota is charged for the definitions.
+        payer: u32,
     },
     /// Removes the events of all program files.
     UndefinePrograms,
@@ -147,12 +149,14 @@ fn dispatch(engine: &mut Engine, command: &Command<'_>) -> Result<Reply, Command
         Command::MakeInstance(name) => return lifecycle::make(engine, name).map(Reply::Instance),
         Command::RemoveInstance(name) => lifecycle::remove(engine, name)?,
         Command::Define { file, text, files, payer } => {
-            definitions::define(engine, file, text, files, payer)?
+            definitions::define(engine, file, text, files, payer)?;
         }
         Command::Undefine(file) => definitions::undefine(engine, file)?,
         Command::DefineSynthetic { text, payer } => definitions::define_synthetic(engine, text, payer)?,
         Command::UndefineSynthetic => definitions::undefine_synthetic(engine)?,
-        Command::DefinePrograms { text, files } => definitions::define_programs(engine, Some((text, files)))?,
+        Command::DefinePrograms { text, files, payer } => {
+            definitions::define_programs(engine, Some((text, files, payer)))?;
+        }
         Command::UndefinePrograms => definitions::define_programs(engine, None)?,
         Command::SavedNames(names) => engine.tasks_mut().set_capacity(names),
     }

@@ -110,18 +110,19 @@ pub(in crate::engine) fn undefine_synthetic(engine: &mut Engine) -> Result<(), C
 }
 
 /// Applies a write to `program_events`. `files` are those of [`crate::engine::registry::program_files`]. `None` for
-/// `written` removes the events of all programs.
+/// `written` removes the events of all programs. The number in `written` is the payer of the definitions.
 ///
 /// # Errors
 /// The errors of [`crate::engine::registry::EventRegistry::apply_programs`]; `EBUSY` for events in use.
 pub(in crate::engine) fn define_programs(
     engine: &mut Engine,
-    written: Option<(&[u8], &Files)>,
+    written: Option<(&[u8], &Files, u32)>,
 ) -> Result<(), CommandError> {
     deleted_events::release_ids(engine);
     change_definitions(engine, |engine, changes| {
-        let Engine { registry, instances, facts, .. } = engine;
+        let Engine { registry, instances, facts, quotas, .. } = engine;
         let is_enabled = |event| instances.is_enabled(event);
+        let written = written.map(|(text, files, payer)| (text, files, DefinitionOwner { quotas, payer }));
         registry.apply_programs(written, facts, &is_enabled, changes)
     })
 }

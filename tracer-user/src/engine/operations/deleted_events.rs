@@ -2,8 +2,8 @@
 //!
 //! The deletion of an event erases nothing. Its id stays taken and its records are printed as before, as long as
 //! records with the id can be anywhere: in a page of a buffer or a snapshot of any instance, in a page that a reader
-//! holds, or in a ring of an instance that recorded the event. The owner of the event stays charged for it. Ids are
-//! released when the next event is defined, which is when ids and charges are needed.
+//! holds, or in a ring of an instance that recorded the event. The payer of the event stays charged for it. Ids are
+//! released when the next dynamic event is defined, or when a user event would be refused without that.
 
 use std::collections::BTreeSet;
 

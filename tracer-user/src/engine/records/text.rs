@@ -234,7 +234,7 @@ impl<'a> Style<'a> {
 
     /// Writes a record.
     fn line(&mut self, out: &mut Sink, entry: Entry<'_>) {
-        let Entry { cpu, time, payload } = entry;
+        let Entry { cpu, time, payload, .. } = entry;
         self.env.time.set(time);
         let stamp = Stamp { cpu, time };
         let printer = self.printer(kind_of(payload));
@@ -259,12 +259,13 @@ fn kind_of(payload: &[u8]) -> u16 {
 #[derive(Clone, Debug)]
 pub struct Lines {
     reader: Reader,
-    /// Whether the first line of a CPU is announced: only if records were overwritten.
-    annotate: bool,
-    seen: Vec<u32>,
+    /// The CPUs whose first lines were announced. They are announced only if records were overwritten.
+    announced: Option<Vec<u32>>,
     shown: u64,
     header: Option<Header>,
     latency: bool,
+    /// Whether the records are those of a snapshot.
+    snapshot: bool,
     ended: bool,
 }
 
@@ -273,7 +274,7 @@ pub struct Lines {
 pub enum Filled {
     /// There are more.
     More,
-    /// More lines follow once requested information is available.
+    /// More lines follow once requested information is available, or other pages are held.
     Later,
     /// There are no more.
     All,
@@ -316,13 +317,32 @@ impl Lines {
         };
         Some(Self {
             reader: Reader::new(buffers, cpu),
-            annotate,
-            seen: Vec::new(),
+            announced: annotate.then(Vec::new),
             shown: 0,
             header: Some(header),
             latency,
+            snapshot,
             ended: false,
         })
+    }
+
+    /// Bytes of the pages that it holds.
+    pub fn held_bytes(&self) -> usize {
+        self.reader.held_bytes()
+    }
+
+    /// Releases the pages and keeps the position. It must hold pages again before it continues.
+    pub fn release(&mut self) {
+        self.reader.release();
+    }
+
+    /// Holds the pages from the position on again. Records that were overwritten meanwhile are reported as lost.
+    pub fn hold(&mut self, engine: &Engine, instance: InstanceId) {
+        let Some(state) = engine.instances.get(instance) else { return };
+        // A snapshot exchanges the two.
+        let both = [self.snapshot, !self.snapshot].map(|snapshot| state.buffers(snapshot));
+        let both: Vec<&TraceBuffer> = both.into_iter().flatten().collect();
+        self.reader.hold(&both);
     }
 
     /// Appends lines until the text has this many bytes.
@@ -355,7 +375,13 @@ impl Lines {
         let mut kept = Vec::new();
         while out.length() < bytes && !self.ended {
             let before = style.writer.options().sym_userobj.then(|| self.reader.clone());
+            if self.reader.is_short() {
+                return Filled::Later;
+            }
             let Some(mut entry) = self.reader.advance() else {
+                for (cpu, lost) in self.reader.take_lost() {
+                    out.with(|out| line::lost(out, cpu, lost));
+                }
                 self.ended = true;
                 break;
             };
@@ -365,8 +391,11 @@ impl Lines {
                 self.reader = before;
                 return Filled::Later;
             }
-            if self.annotate && !self.seen.contains(&entry.cpu) {
-                self.seen.push(entry.cpu);
+            if entry.lost > 0 {
+                out.with(|out| line::lost(out, entry.cpu, entry.lost));
+            }
+            if let Some(announced) = self.announced.as_mut().filter(|all| !all.contains(&entry.cpu)) {
+                announced.push(entry.cpu);
                 // The first two lines are not announced.
                 if self.shown > 1 {
                     out.bytes(format!("##### CPU {} buffer started ####\n", entry.cpu).as_bytes());
@@ -466,7 +495,7 @@ impl Pipe {
                     index += 1;
                     style.writer.set_position(Position { start: since, next: time, index });
                 }
-                style.line(out, Entry { cpu, time, payload });
+                style.line(out, Entry { cpu, time, payload, lost });
                 any = true;
                 None
             };
@@ -536,6 +565,11 @@ impl Pages {
         }
         let rest = self.left.split_off(size.min(self.left.len()));
         Some(std::mem::replace(&mut self.left, rest))
+    }
+
+    /// Whether a part of a page waits for the next read.
+    pub fn has_rest(&self) -> bool {
+        !self.left.is_empty()
     }
 
     /// Whether to wake a poller: the buffer is as full as `buffer_percent`, based on the records collected so far.

@@ -325,6 +325,11 @@ impl Events {
         self.names.get(&(system, name.to_owned())).copied()
     }
 
+    /// Whether there is an event of a system with this name.
+    pub fn has(&self, system: &str, name: &str) -> bool {
+        self.find_system(system).is_some_and(|system| self.find(system, name).is_some())
+    }
+
     /// Whether a system's events cannot be enabled.
     pub fn is_special(&self, system: SystemId) -> bool {
         self.system(system).is_some_and(|system| system.name == SPECIAL)

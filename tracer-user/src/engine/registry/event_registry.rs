@@ -20,7 +20,7 @@ use crate::{
             dynamic::{DynamicEvents, LinePlanner},
             program_events::ProgramEvents,
             synthetic::SyntheticEvents,
-            table::{DefinedAgain, DefinitionOwner, DeletedEvent, EventChanges, EventTable, Returning},
+            table::{DefinitionOwner, DeletedEvent, EventChanges, EventDefinition, EventTable, RevivedEvent},
         },
     },
     event::{Catalogue, EventId, InstanceId, synthetic::Value},
@@ -145,14 +145,19 @@ impl EventRegistry {
         self.table.release(id);
     }
 
-    /// Notes by what a removed event can be defined again; `number` is the number in its name.
-    pub(in crate::engine) fn may_return(&mut self, id: u16, again: DefinedAgain, number: Option<u64>) {
-        self.table.may_return(id, again, number);
+    /// Keeps the definition of a removed event, so that it can be revived. `number` is the number in its name.
+    pub(in crate::engine) fn keep_definition(
+        &mut self,
+        id: u16,
+        definition: EventDefinition,
+        number: Option<u64>,
+    ) {
+        self.table.keep_definition(id, definition, number);
     }
 
-    /// Frees the id of a removed event for an equal event, which must be added next.
-    pub(in crate::engine) fn take_again(&mut self, again: &DefinedAgain) -> Option<Returning> {
-        self.table.take_again(again)
+    /// Frees the id of a removed event with this definition. The caller adds an event with the id.
+    pub(in crate::engine) fn revive(&mut self, definition: &EventDefinition) -> Option<RevivedEvent> {
+        self.table.revive(definition)
     }
 
     /// Removed events whose ids are kept, by id.
@@ -281,11 +286,12 @@ impl EventRegistry {
     ///
     /// # Errors
     /// The error of the first refused line: `EINVAL` for a file without events and for a relative path, `EEXIST` for
-    /// an event whose name exists, `EBUSY` for events in use, and the error of opening the file. `files` are those of
+    /// an event whose name exists, `EBUSY` for events in use, `ENOMEM` if the client has reached its limit of definitions,
+    /// and the error of opening the file. `files` are those of
     /// [`program_files`](super::program_files).
     pub(in crate::engine) fn apply_programs(
         &mut self,
-        written: Option<(&[u8], &Files)>,
+        written: Option<(&[u8], &Files, DefinitionOwner<'_>)>,
         facts: &Facts,
         is_enabled: &dyn Fn(EventId) -> bool,
         changes: &mut EventChanges,
@@ -293,7 +299,9 @@ impl EventRegistry {
         let Self { programs, table, held, .. } = self;
         let is_busy = |event| held.contains_key(&event) || is_enabled(event);
         match written {
-            Some((written, files)) => programs.apply(written, (files, facts), &is_busy, (table, changes)),
+            Some((written, files, owner)) => {
+                programs.apply(written, (files, facts, owner), &is_busy, (table, changes))
+            }
             None => programs.clear(&is_busy, (table, changes)),
         }
     }

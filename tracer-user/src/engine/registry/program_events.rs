@@ -13,7 +13,7 @@ use crate::{
         programs::{self, Error},
         registry::{
             catalogue::DefinedEvent,
-            table::{EventChanges, EventTable},
+            table::{DefinitionOwner, EventChanges, EventTable},
         },
     },
     event::{
@@ -101,13 +101,13 @@ impl ProgramEvents {
     pub(super) fn apply(
         &mut self,
         written: &[u8],
-        (files, facts): (&Files, &Facts),
+        (files, facts, owner): (&Files, &Facts, DefinitionOwner<'_>),
         is_busy: &dyn Fn(EventId) -> bool,
         (table, changes): (&mut EventTable, &mut EventChanges),
     ) -> Result<(), CommandError> {
         lines(written).try_for_each(|line| match line {
             Line::Removes(path) => self.remove(path, is_busy, (table, changes)),
-            Line::Adds(path) => self.add(path, (files, facts), is_busy, (table, changes)),
+            Line::Adds(path) => self.add(path, (files, facts, owner), is_busy, (table, changes)),
         })
     }
 
@@ -131,7 +131,7 @@ impl ProgramEvents {
     fn add(
         &mut self,
         path: &[u8],
-        (files, facts): (&Files, &Facts),
+        (files, facts, owner): (&Files, &Facts, DefinitionOwner<'_>),
         is_busy: &dyn Fn(EventId) -> bool,
         (table, changes): (&mut EventTable, &mut EventChanges),
     ) -> Result<(), CommandError> {
@@ -158,7 +158,10 @@ impl ProgramEvents {
         let added = described.into_iter().try_for_each(|one| {
             let place = programs::place(path, &file, &one);
             let made = made(one, table.free_id()?, facts);
-            events.push((table.add(made)?, place));
+            let charge = owner.charge(made.text.len())?;
+            let event = table.add(made)?;
+            table.keep_charge(event, charge);
+            events.push((event, place));
             Ok(())
         });
         if let Err(errno) = added {

@@ -54,13 +54,13 @@ pub(in crate::engine) struct DeletedEvent {
     pub(in crate::engine) since: u64,
     /// The charges of its definitions.
     charges: Vec<Charge>,
-    /// By what it can be defined again.
-    again: Option<DefinedAgain>,
+    /// An event with the same definition gets its id.
+    definition: Option<EventDefinition>,
 }
 
-/// What must be equal for a deleted event to be defined again with its old id.
+/// The definition of a deleted event, by which it is revived.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(in crate::engine) struct DefinedAgain {
+pub(in crate::engine) struct EventDefinition {
     /// The payer of the deleted event.
     pub(in crate::engine) payer: u32,
     /// Its name.
@@ -73,7 +73,7 @@ pub(in crate::engine) struct DefinedAgain {
 
 /// A deleted event that is defined again.
 #[derive(Debug)]
-pub(in crate::engine) struct Returning {
+pub(in crate::engine) struct RevivedEvent {
     /// Its id.
     pub(in crate::engine) id: u16,
     /// The number in its name.
@@ -84,7 +84,7 @@ pub(in crate::engine) struct Returning {
     charges: Vec<Charge>,
 }
 
-impl Returning {
+impl RevivedEvent {
     /// Takes a charge of this kind.
     pub(in crate::engine) fn take_charge(&mut self, kind: Kind) -> Option<Charge> {
         let place = self.charges.iter().position(|charge| charge.kind() == kind)?;
@@ -109,8 +109,8 @@ pub(in crate::engine) struct EventTable {
     charges: HashMap<EventId, Vec<Charge>>,
     /// Deleted events, by id.
     deleted: BTreeMap<u16, DeletedEvent>,
-    /// The ids of those that can be defined again, and the numbers of their names.
-    again: HashMap<DefinedAgain, (u16, Option<u64>)>,
+    /// The ids of those that can be revived, and the numbers of their names.
+    revivable: HashMap<EventDefinition, (u16, Option<u64>)>,
     /// Number of dynamic events defined so far, which gives their order in `dynamic_events`.
     definitions: u64,
 }
@@ -121,7 +121,7 @@ impl EventTable {
             events: Arc::new(events),
             charges: HashMap::new(),
             deleted: BTreeMap::new(),
-            again: HashMap::new(),
+            revivable: HashMap::new(),
             definitions: 0,
         }
     }
@@ -168,7 +168,8 @@ impl EventTable {
         let charges = self.charges.remove(&event).unwrap_or_default();
         let id = Arc::make_mut(&mut self.events).retire(event);
         if let Some(id) = id {
-            let deleted = DeletedEvent { recorded_in: Vec::new(), since: u64::MAX, charges, again: None };
+            let deleted =
+                DeletedEvent { recorded_in: Vec::new(), since: u64::MAX, charges, definition: None };
             self.deleted.insert(id, deleted);
         }
         changes.removed.push(RemovedEvent { event, id });
@@ -184,34 +185,35 @@ impl EventTable {
     /// Releases the id of a removed event.
     pub(super) fn release(&mut self, id: u16) {
         if let Some(deleted) = self.deleted.remove(&id) {
-            self.forget_again(deleted.again, id);
+            self.forget_definition(deleted.definition, id);
             Arc::make_mut(&mut self.events).release_id(id, !deleted.recorded_in.is_empty());
         }
     }
 
-    fn forget_again(&mut self, again: Option<DefinedAgain>, id: u16) {
-        if let Some(again) =
-            again.filter(|again| self.again.get(again).is_some_and(|(known, _)| *known == id))
-        {
-            self.again.remove(&again);
+    fn forget_definition(&mut self, definition: Option<EventDefinition>, id: u16) {
+        let is_its = |definition: &EventDefinition| {
+            self.revivable.get(definition).is_some_and(|(known, _)| *known == id)
+        };
+        if let Some(definition) = definition.filter(is_its) {
+            self.revivable.remove(&definition);
         }
     }
 
-    /// Notes by what a removed event can be defined again; `number` is the number in its name.
-    pub(super) fn may_return(&mut self, id: u16, again: DefinedAgain, number: Option<u64>) {
+    /// Keeps the definition of a removed event, so that it can be revived. `number` is the number in its name.
+    pub(super) fn keep_definition(&mut self, id: u16, definition: EventDefinition, number: Option<u64>) {
         if let Some(deleted) = self.deleted.get_mut(&id) {
-            let before = deleted.again.replace(again.clone());
-            self.forget_again(before, id);
-            self.again.insert(again, (id, number));
+            let before = deleted.definition.replace(definition.clone());
+            self.forget_definition(before, id);
+            self.revivable.insert(definition, (id, number));
         }
     }
 
-    /// Frees the id of a removed event for an equal event, which must be added next.
-    pub(super) fn take_again(&mut self, again: &DefinedAgain) -> Option<Returning> {
-        let (id, number) = self.again.remove(again)?;
+    /// Frees the id of a removed event with this definition. The caller adds an event with the id.
+    pub(super) fn revive(&mut self, definition: &EventDefinition) -> Option<RevivedEvent> {
+        let (id, number) = self.revivable.remove(definition)?;
         let DeletedEvent { recorded_in, charges, .. } = self.deleted.remove(&id)?;
         Arc::make_mut(&mut self.events).release_id(id, true);
-        Some(Returning { id, number, recorded_in, charges })
+        Some(RevivedEvent { id, number, recorded_in, charges })
     }
 
     /// Removed events whose ids are kept, by id.

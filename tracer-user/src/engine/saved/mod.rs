@@ -201,7 +201,7 @@ pub fn restore(
     for (at, path) in saved.programs.iter().enumerate() {
         let (wanted, file) = (program_files(path.as_bytes()), of(&saved.program_files, at));
         let files = Files::of(wanted, |one| look(one).and_then(|found| same(found, file)));
-        if let Err(error) = definitions::define_programs(engine, Some((path.as_bytes(), &files))) {
+        if let Err(error) = definitions::define_programs(engine, Some((path.as_bytes(), &files, 0))) {
             failed.push((format!("program {path}"), error));
         }
     }

@@ -66,7 +66,7 @@ impl Request {
 pub struct Caller {
     /// Thread id.
     pub task: u32,
-    /// User id.
+    /// The payer of the request.
     pub payer: u32,
     /// The file.
     pub file: u64,

@@ -31,7 +31,7 @@ use crate::{
         Engine,
         command::error::{CommandError, ErrorKind},
         operations::changes,
-        registry::table::{DefinedAgain, EventChanges},
+        registry::table::{EventChanges, EventDefinition},
     },
     event::{
         EventId, InstanceId,
@@ -181,9 +181,9 @@ fn remove(engine: &mut Engine, event: EventId) {
     let mut changes = EventChanges::default();
     engine.registry.remove(event, &mut changes);
     if let Some(id) = changes.removed.last().and_then(|removed| removed.id) {
-        engine.registry.may_return(
+        engine.registry.keep_definition(
             id,
-            DefinedAgain { payer, name, fields, is_multi: multi.is_some() },
+            EventDefinition { payer, name, fields, is_multi: multi.is_some() },
             multi,
         );
     }

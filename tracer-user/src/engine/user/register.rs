@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, btree_map::Entry};
 use super::{
     Engine,
     spaces::{BitWrite, Requester},
-    user_events::{Held, Holding, Known, Table},
+    user_events::{EventHolder, Held, Known, Table},
 };
 use crate::{
     engine::{
@@ -18,13 +18,13 @@ use crate::{
         quota::{Charge, Kind, Quotas},
         registry::{
             catalogue::DefinedEvent,
-            table::{DefinedAgain, Returning},
+            table::{EventDefinition, RevivedEvent},
         },
         user,
     },
     event::{
         EventId, InstanceId,
-        user::{Event, fields_key},
+        user::{Event, SYSTEM, fields_key},
     },
     lang::user::Command,
     render::Printer,
@@ -61,15 +61,15 @@ pub struct Registered {
     pub on: bool,
 }
 
-/// What a new event gets.
-struct Place {
+/// The id and the charges of an event that is about to be added.
+struct ReservedEvent {
     id: u16,
     /// The number in its name, if it had one before.
     number: Option<u64>,
     /// The instances that may have records of it.
     recorded_in: Vec<InstanceId>,
     charge: Charge,
-    holding: Holding,
+    holding: EventHolder,
 }
 
 /// An id for a new event, and the charges. A deleted event of the payer with the same name and fields that has records
@@ -78,34 +78,38 @@ struct Place {
 /// # Errors
 /// `EMFILE` if there are too many events (as `user_event_parse()`), `ENOMEM` if the definitions of the payer's events are
 /// too long.
-fn place(engine: &mut Engine, wanted: &DefinedAgain) -> Result<Place, CommandError> {
+fn reserve(engine: &mut Engine, wanted: &EventDefinition) -> Result<ReservedEvent, CommandError> {
     // Deleted events may be charged for records that are gone.
-    match new_place(engine, wanted) {
-        Err(_) if deleted_events::release_ids_soon(engine) => new_place(engine, wanted),
-        place => place,
+    match reserve_new(engine, wanted) {
+        Err(_) if deleted_events::release_ids_soon(engine) => reserve_new(engine, wanted),
+        reserved => reserved,
     }
 }
 
-fn new_place(engine: &mut Engine, wanted: &DefinedAgain) -> Result<Place, CommandError> {
+fn reserve_new(engine: &mut Engine, wanted: &EventDefinition) -> Result<ReservedEvent, CommandError> {
     let Engine { registry, quotas, .. } = engine;
     let payer = wanted.payer;
-    let mut returning = None;
+    // An event that cannot be added must not lose the id of its records.
+    if !wanted.is_multi && registry.events().has(SYSTEM, &wanted.name) {
+        return Err(ErrorKind::Exists.into());
+    }
+    let mut revived = None;
     let bytes = || {
-        returning = registry.take_again(wanted);
-        let kept = returning.as_mut().and_then(|returning| returning.take_charge(Kind::DefinitionBytes));
+        revived = registry.revive(wanted);
+        let kept = revived.as_mut().and_then(|revived| revived.take_charge(Kind::DefinitionBytes));
         kept.map_or_else(|| definition_bytes(quotas, payer, wanted.name.len() + wanted.fields.len()), Ok)
     };
-    let holding = Holding::new(quotas, payer, bytes)?;
-    if let Some(mut returning) = returning
-        && let Some(charge) = returning.take_charge(Kind::UserEvents)
+    let holding = EventHolder::new(quotas, payer, bytes)?;
+    if let Some(mut revived) = revived
+        && let Some(charge) = revived.take_charge(Kind::UserEvents)
     {
-        let Returning { id, number, recorded_in, .. } = returning;
-        return Ok(Place { id, number, recorded_in, charge, holding });
+        let RevivedEvent { id, number, recorded_in, .. } = revived;
+        return Ok(ReservedEvent { id, number, recorded_in, charge, holding });
     }
     let charge = quotas.charge(payer, Kind::UserEvents, 1).map_err(|_| ErrorKind::TooMany)?;
     // The kernel's error for too many events.
     let id = registry.events().free_id().ok_or(ErrorKind::TooMany)?;
-    Ok(Place { id, number: None, recorded_in: Vec::new(), charge, holding })
+    Ok(ReservedEvent { id, number: None, recorded_in: Vec::new(), charge, holding })
 }
 
 /// Charges a payer for the bytes of a definition.
@@ -140,9 +144,9 @@ pub(super) fn find(
     // The fields of the event, not those of the command. A lone semicolon, for example, defines no field, but an
     // event without fields cannot be found by it.
     let fields = event.key();
-    let again = DefinedAgain { payer, name: event.name.clone(), fields, is_multi: kind.multi };
-    let Place { id, number, recorded_in, charge, holding } = place(engine, &again)?;
-    let fields = again.fields;
+    let definition = EventDefinition { payer, name: event.name.clone(), fields, is_multi: kind.multi };
+    let ReservedEvent { id, number, recorded_in, charge, holding } = reserve(engine, &definition)?;
+    let fields = definition.fields;
     event.multi = kind.multi.then(|| number.unwrap_or(engine.user.next_multi));
     engine.user.next_multi += u64::from(kind.multi && number.is_none());
     let format = event.format(id);
@@ -185,11 +189,18 @@ pub(super) fn find(
 /// # Errors
 /// `EMFILE` and `ENOMEM`, as for a new event.
 fn hold(engine: &mut Engine, event: EventId, payer: u32) -> Result<(), CommandError> {
+    match charge_holder(engine, event, payer) {
+        Err(_) if deleted_events::release_ids_soon(engine) => charge_holder(engine, event, payer),
+        done => done,
+    }
+}
+
+fn charge_holder(engine: &mut Engine, event: EventId, payer: u32) -> Result<(), CommandError> {
     let known = engine.user.known.get_mut(&event).ok_or(ErrorKind::NotFound)?;
     if let Entry::Vacant(place) = known.holders.entry(payer) {
         let bytes = known.event.name.len() + known.fields.len();
         let bytes = || definition_bytes(&engine.quotas, payer, bytes);
-        place.insert(Holding::new(&engine.quotas, payer, bytes)?);
+        place.insert(EventHolder::new(&engine.quotas, payer, bytes)?);
     }
     Ok(())
 }
@@ -252,7 +263,10 @@ pub(super) fn register_event(
             holding.files += 1;
         }
     }
-    Ok(Registered { event, index, bit: known.bit.unwrap_or(0), on })
+    let registered = Registered { event, index, bit: known.bit.unwrap_or(0), on };
+    // A payer may have been charged only because there was no other one.
+    user.settle_payers(event);
+    Ok(registered)
 }
 
 /// Registers a bit in a task's memory for an event that was just registered. Returns the write that sets the bit to
@@ -270,9 +284,7 @@ pub(super) fn register_bit(
     engine.user.follow(&engine.facts);
     hold(engine, registered.event, requester.payer)?;
     let done = engine.user.spaces.register_bit(requester, registered.event, (address, bit), registered.on);
-    if done.is_err() {
-        user::drop_holder(engine, registered.event);
-    }
+    user::drop_holder(engine, registered.event);
     Ok(done?)
 }
 
@@ -356,9 +368,9 @@ mod tests {
             }
         }
         // Three payers have all that one may have, and some more have a part.
-        assert!(payer > 10 && made as usize >= limits.total - limits.reserved - 1, "{payer}: {made}");
+        assert!(payer > 10 && made as usize >= limits.clients - 1, "{payer}: {made}");
         let file = engine.user.open(0, &engine.quotas).unwrap();
-        for number in made..limits.total as u32 {
+        for number in made..made + limits.root as u32 {
             register(&mut engine, file, 0, number).unwrap();
         }
         assert_eq!(register(&mut engine, file, 0, u32::MAX).err(), Some(ErrorKind::TooMany.into()));
@@ -379,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_holds_an_event_is_charged_and_charges_pass_on() {
+    fn each_holder_of_an_event_is_charged_and_charges_pass_on() {
         let Some(mut engine) = engine() else { return };
         let files: Vec<u64> =
             [7, 8, 9].iter().map(|payer| engine.user.open(*payer, &engine.quotas).unwrap()).collect();

@@ -26,10 +26,10 @@ pub(super) struct Known {
     pub(super) persists: bool,
     /// Whether a persistent event survives the daemon.
     pub(super) saved: bool,
-    /// Who made it, and may delete it.
+    /// The payer that made it. Others may not delete it.
     pub(super) maker: u32,
     /// The payers that hold it, and its maker if it persists.
-    pub(super) holders: BTreeMap<u32, Holding>,
+    pub(super) holders: BTreeMap<u32, EventHolder>,
     /// The charge of the event itself, to one of them.
     pub(super) charge: Charge,
     /// Its bit in the page, if one was requested.
@@ -49,7 +49,7 @@ impl Known {
 
 /// A payer's part in an event.
 #[derive(Debug)]
-pub(super) struct Holding {
+pub(super) struct EventHolder {
     /// Number of files that registered the event.
     pub(super) files: usize,
     _count: Charge,
@@ -57,7 +57,7 @@ pub(super) struct Holding {
     pub(super) bytes: Charge,
 }
 
-impl Holding {
+impl EventHolder {
     /// Charges a payer for an event. `bytes` charges it for the definition.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ impl Holding {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     pub(super) event: EventId,
-    /// Who registered it.
+    /// The payer that registered it.
     pub(super) payer: u32,
     /// Whether it was registered by the 6.1 interface, which accepts writes while the event is disabled.
     pub(super) first_age: bool,
@@ -155,7 +155,7 @@ impl UserEvents {
     pub(super) fn settle_payers(&mut self, event: EventId) {
         let Self { known, spaces, .. } = self;
         let Some(Known { holders, charge, persists, maker, .. }) = known.get_mut(&event) else { return };
-        let holds = |payer: u32, holding: &Holding| {
+        let holds = |payer: u32, holding: &EventHolder| {
             holding.files > 0 || spaces.is_used_by(event, payer) || (*persists && payer == *maker)
         };
         if !holders.iter().any(|(payer, holding)| holds(*payer, holding)) {

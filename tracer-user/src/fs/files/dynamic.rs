@@ -66,8 +66,8 @@ pub(super) const PROGRAM_EVENTS: Entry = Entry::names(
     ReadKind::Seq(|engine, _| Ok(engine.registry().programs().listing())),
     FileNames {
         wanted: program_files,
-        write: |engine, _, data, files| {
-            all(data, engine.execute(&Command::DefinePrograms { text: data, files }))
+        write: |engine, at, data, files| {
+            all(data, engine.execute(&Command::DefinePrograms { text: data, files, payer: at.payer }))
         },
     },
 )

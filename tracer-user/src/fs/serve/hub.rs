@@ -67,7 +67,7 @@ pub(in crate::fs) struct Hub {
     save_at: Mutex<Option<Instant>>,
     /// Updates programs with user events.
     pub(in crate::fs) updater: ProgramUpdater,
-    /// Finds whose quotas and turns a request counts for.
+    /// Finds the payers of requests.
     payers: Payers,
     /// The resources that each payer uses.
     pub(in crate::fs) quotas: Quotas,
@@ -144,7 +144,7 @@ impl Hub {
         &self.jobs
     }
 
-    /// The uid that pays for a request ([`Payers`]).
+    /// The payer of a request ([`Payers`]).
     pub(in crate::fs) fn payer(&self, request: &Request) -> u32 {
         self.payers.payer(request.uid(), request.pid())
     }
@@ -311,7 +311,7 @@ impl Hub {
         // Printing records needs facts that take long to read.
         if self.waits.has_reads() && !view.engine().facts.can_print() {
             let hub = Weak::clone(&self.own);
-            self.lookups.queue(view.lookup_of(None), move |_| {
+            self.lookups.queue(OWN, view.lookup_of(None), move |_| {
                 if let Some(hub) = hub.upgrade() {
                     hub.serve();
                 }

@@ -4,51 +4,86 @@
 //! for that lock. Reading symbols and types takes as long. A request that needs such a fact is postponed: it is
 //! queued again when the thread has read the fact.
 
-use std::sync::{
-    Mutex, PoisonError,
-    mpsc::{Sender, channel},
-};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use super::owner::Turns;
 use crate::fs::tree::lookup::{Lookup, Text};
 
 type Question = Box<dyn FnOnce() + Send>;
 
-/// The queue of the thread. The thread ends when this value is dropped.
-#[derive(Debug, Default)]
-pub(in crate::fs) struct Lookups {
-    questions: Mutex<Option<Sender<Question>>>,
+#[derive(Default)]
+struct State {
+    questions: Turns<Question>,
+    has_thread: bool,
+    ended: bool,
 }
 
-impl Lookups {
-    /// Queues a lookup. The thread calls `then` afterwards.
-    pub(in crate::fs) fn queue(&self, lookup: Lookup, then: impl FnOnce(Text) + Send + 'static) {
-        let question: Question = Box::new(move || then(lookup.run()));
-        let mut questions = self.questions.lock().unwrap_or_else(PoisonError::into_inner);
-        let sent = match &*questions {
-            Some(sender) => sender.send(question).map_err(|unsent| unsent.0),
-            None => Err(question),
-        };
-        let Err(question) = sent else { return };
-        let (sender, asked) = channel::<Question>();
-        let work = move || asked.into_iter().for_each(|question| question());
-        match std::thread::Builder::new().name("lookups".to_owned()).spawn(work) {
-            Ok(_) => {
-                // The thread keeps the receiver until this sender is dropped.
-                let _ = sender.send(question);
-                *questions = Some(sender);
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    wakes: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next(&self) -> Option<Question> {
+        let mut state = self.lock();
+        while !state.ended {
+            if let Some(question) = state.questions.take(|_| true) {
+                return Some(question);
             }
+            state = self.wakes.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        None
+    }
+}
+
+/// The queue of the thread, in which payers take turns. The thread ends when this value is dropped.
+#[derive(Default)]
+pub(in crate::fs) struct Lookups(Arc<Shared>);
+
+impl Lookups {
+    /// Queues a lookup for a payer. The thread calls `then` afterwards.
+    pub(in crate::fs) fn queue(&self, payer: u32, lookup: Lookup, then: impl FnOnce(Text) + Send + 'static) {
+        let mut state = self.0.lock();
+        state.questions.push((payer, false), Box::new(move || then(lookup.run())));
+        if state.has_thread {
+            drop(state);
+            return self.0.wakes.notify_one();
+        }
+        let shared = Arc::clone(&self.0);
+        let work = move || {
+            while let Some(question) = shared.next() {
+                question();
+            }
+        };
+        match std::thread::Builder::new().name("lookups".to_owned()).spawn(work) {
+            Ok(_) => state.has_thread = true,
             Err(error) => {
                 tracing::warn!("cannot start a thread: {error}");
-                drop(questions);
-                question();
+                let question = state.questions.take(|_| true);
+                drop(state);
+                if let Some(question) = question {
+                    question();
+                }
             }
         }
     }
 }
 
+impl Drop for Lookups {
+    fn drop(&mut self) {
+        self.0.lock().ended = true;
+        self.0.wakes.notify_all();
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, mpsc::channel};
+    use std::sync::mpsc::channel;
 
     use super::*;
     use crate::{
@@ -79,7 +114,7 @@ mod tests {
                 let thread = std::thread::current().name().map(str::to_owned);
                 sender.send((number, thread, text.map(|text| text.unwrap().unwrap()))).unwrap();
             };
-            lookups.queue(lookup, done);
+            lookups.queue(7, lookup, done);
         }
         let received: Vec<_> = receiver.iter().take(2).collect();
         let thread = Some("lookups".to_owned());

@@ -93,45 +93,36 @@ impl Job {
 /// A payer, and whether its jobs look up names.
 type Lane = (u32, bool);
 
-#[derive(Default)]
-struct Queue {
-    closing: VecDeque<Job>,
-    jobs: HashMap<Lane, VecDeque<Job>>,
+/// Queued jobs that run in turn.
+pub(super) struct Turns<T> {
+    jobs: HashMap<Lane, VecDeque<T>>,
     /// The lanes of root and the daemon that have jobs, and those of others; the next one is first.
-    lanes: [VecDeque<Lane>; 2],
+    roots: VecDeque<Lane>,
+    others: VecDeque<Lane>,
     /// Whether the last job was one of root or the daemon.
     was_root: bool,
-    ended: bool,
 }
 
-/// The index of a payer in [`Queue::lanes`].
-fn class(payer: u32) -> usize {
-    usize::from(!matches!(payer, 0 | OWN))
+impl<T> Default for Turns<T> {
+    fn default() -> Self {
+        Self { jobs: HashMap::new(), roots: VecDeque::new(), others: VecDeque::new(), was_root: false }
+    }
 }
 
-impl Queue {
-    fn push(&mut self, payer: u32, job: Job) {
-        match job.when {
-            When::Ending => return self.closing.push_front(job),
-            When::Closing(_) => return self.closing.push_back(job),
-            _ => {}
-        }
-        let lane = (payer, job.when == When::Lookup);
+impl<T> Turns<T> {
+    /// Queues a job.
+    pub(super) fn push(&mut self, lane: Lane, job: T) {
         let jobs = self.jobs.entry(lane).or_default();
-        if jobs.is_empty()
-            && let Some(lanes) = self.lanes.get_mut(class(payer))
-        {
+        if jobs.is_empty() {
+            let lanes = if matches!(lane.0, 0 | OWN) { &mut self.roots } else { &mut self.others };
             lanes.push_back(lane);
         }
         jobs.push_back(job);
     }
 
-    /// Removes and returns the next job for which `wanted` is true.
-    fn take(&mut self, wanted: impl Fn(&Job) -> bool) -> Option<Job> {
-        if let Some(index) = self.closing.iter().position(&wanted) {
-            return self.closing.remove(index);
-        }
-        let Self { jobs, lanes: [roots, others], was_root, .. } = self;
+    /// Removes and returns the next job for which `wanted` is true. Every second one is root's or the daemon's.
+    pub(super) fn take(&mut self, wanted: impl Fn(&T) -> bool) -> Option<T> {
+        let Self { jobs, roots, others, was_root } = self;
         let order =
             if *was_root { [(others, false), (roots, true)] } else { [(roots, true), (others, false)] };
         for (lanes, is_root) in order {
@@ -144,12 +135,38 @@ impl Queue {
     }
 }
 
+#[derive(Default)]
+struct Queue {
+    closing: VecDeque<Job>,
+    turns: Turns<Job>,
+    ended: bool,
+}
+
+impl Queue {
+    fn push(&mut self, payer: u32, job: Job) {
+        match job.when {
+            When::Ending => return self.closing.push_front(job),
+            When::Closing(_) => return self.closing.push_back(job),
+            _ => {}
+        }
+        self.turns.push((payer, job.when == When::Lookup), job);
+    }
+
+    /// Removes and returns the next job for which `wanted` is true.
+    fn take(&mut self, wanted: impl Fn(&Job) -> bool) -> Option<Job> {
+        if let Some(index) = self.closing.iter().position(&wanted) {
+            return self.closing.remove(index);
+        }
+        self.turns.take(wanted)
+    }
+}
+
 /// Removes and returns the next job of these lanes for which `wanted` is true.
-fn take_of(
+fn take_of<T>(
     lanes: &mut VecDeque<Lane>,
-    all: &mut HashMap<Lane, VecDeque<Job>>,
-    wanted: impl Fn(&Job) -> bool,
-) -> Option<Job> {
+    all: &mut HashMap<Lane, VecDeque<T>>,
+    wanted: impl Fn(&T) -> bool,
+) -> Option<T> {
     for _ in 0..lanes.len() {
         let lane = lanes.pop_front()?;
         let jobs = all.entry(lane).or_default();
@@ -279,7 +296,7 @@ impl Jobs {
         let dropped = {
             let mut queue = lock(&self.queue);
             queue.ended = true;
-            (std::mem::take(&mut queue.closing), std::mem::take(&mut queue.jobs))
+            (std::mem::take(&mut queue.closing), std::mem::take(&mut queue.turns))
         };
         self.wakes.notify_all();
         self.texts.end();
@@ -404,7 +421,8 @@ mod tests {
             (7, "closing", When::Closing(3)),
         ]);
         assert_eq!(names(&mut queue, |_| true), ["closing", "root", "a", "other", "b", "c"]);
-        assert!(queue.lanes.iter().all(VecDeque::is_empty) && queue.jobs.is_empty());
+        let Turns { jobs, roots, others, .. } = queue.turns;
+        assert!(roots.is_empty() && others.is_empty() && jobs.is_empty());
     }
 
     #[test]

@@ -19,7 +19,10 @@ use crate::{
         quota::{Charge, Kind},
         records::LineContext,
     },
-    fs::tree::open::{Cursor, Open, Outcome},
+    fs::tree::{
+        held::{Cursor, TextSpan},
+        open::{Open, Outcome},
+    },
     kernel::proc::syscall::CurrentSyscall,
 };
 
@@ -77,7 +80,7 @@ impl Read {
                 return reply.error(Errno::EAGAIN);
             };
             let ours = Arc::clone(hub);
-            return hub.lookups.queue(lookup, move |text| {
+            return hub.lookups.queue(self.payer, lookup, move |text| {
                 drop(charge);
                 if let Some(text) = text {
                     ours.jobs().files().put_text(self.handle, text);
@@ -135,8 +138,8 @@ impl Read {
         }
         // A page stays locked until the read is answered, so only reads of a stream in order may wait.
         let may_wait = if self.of_page { pages && page == PageRead::Waits } else { true };
-        match view.begin_text(self.handle) {
-            Ok(Some((open, context))) => return self.text(hub, open, context, reply, attempt.text),
+        match view.begin_text(self.handle, self.offset, attempt.text) {
+            Ok(Some(begun)) => return self.text(hub, begun, reply),
             Ok(None) => {}
             Err(error) => return reply.error(errno(error)),
         }
@@ -161,14 +164,14 @@ impl Read {
     fn text(
         self,
         hub: &Arc<Hub>,
-        open: Open,
-        context: LineContext,
+        (open, context, cursor): (Open, LineContext, Box<Cursor>),
         reply: ReplyData,
-        begun: Option<Box<Cursor>>,
     ) {
         let ours = Arc::clone(hub);
+        // A page of a mapping has no end within the text.
+        let span = TextSpan { offset: self.offset, size: self.size, whole: self.of_page };
         hub.jobs().make_text(self.handle, open, move |open| {
-            let text = open.read_text(&context, self.offset, self.size, begun);
+            let text = open.read_text(&context, span, cursor);
             drop(context);
             move || match text {
                 Ok(text) => reply.data(&text),

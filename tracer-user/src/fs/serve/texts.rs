@@ -2,7 +2,7 @@
 //!
 //! The owner takes the open file out of the table and gives it to a thread with a copy of the state that formatting
 //! needs. Jobs for the file wait until the thread puts it back. The owner starts no more texts than there are
-//! threads, so that the texts of different uids are made in the order in which the owner serves them.
+//! threads, so that the texts of different payers are made in the order in which the owner serves them.
 
 use std::{
     sync::{

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use super::{
     attributes::{Attributes, Changed, Owner},
     file_table::{FileTable, Slot},
+    held::Cursor,
     lookup::Lookup,
     node::{Dir, Node, ROOT},
     open::{Access, Client, Open, Outcome, Ready},
@@ -230,18 +231,26 @@ impl<M: BorrowMut<Engine>> Tree<M> {
         self.with(handle, |open, engine| open.read(engine, offset, size))
     }
 
-    /// Takes an open file out whose reads make text of records, with the context of the text. The caller puts it back
+    /// Takes an open file out whose reads make text of records, with the context of the text and the cursor of a read at
+    /// an offset. `begun` is the cursor of a read that needs more time. The caller puts the file back
     /// ([`FileTable::put_back`]). `None` for other files.
     ///
     /// # Errors
     /// As [`Tree::read`].
-    pub(in crate::fs) fn begin_text(&mut self, handle: u64) -> Result<Option<(Open, LineContext)>> {
+    pub(in crate::fs) fn begin_text(
+        &mut self,
+        handle: u64,
+        offset: u64,
+        begun: Option<Box<Cursor>>,
+    ) -> Result<Option<(Open, LineContext, Box<Cursor>)>> {
         if !self.files.makes_text(handle) {
             return Ok(None);
         }
-        let open = self.files.take(handle, |event| self.seen().registry().events().get(event).is_some())?;
-        if let Some(context) = LineContext::of(self.seen(), open.at.instance) {
-            return Ok(Some((open, context)));
+        let mut open =
+            self.files.take(handle, |event| self.seen().registry().events().get(event).is_some())?;
+        let begun = open.begin_text(self.seen(), offset, begun);
+        if let (Some(context), Some(cursor)) = (LineContext::of(self.seen(), open.at.instance), begun) {
+            return Ok(Some((open, context, cursor)));
         }
         self.files.put_back(handle, open);
         Err(Errno::NODEV)

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn each_uid_has_its_own_inode_of_a_file() {
+    fn each_payer_has_its_own_inode_of_a_file() {
         let inodes = Inodes::default();
         let (number, dir) = (77, attributes(78, true));
         let of = |payer| inodes.look_up(&attributes(number, false), payer);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn uids_without_a_slot_share_one() {
+    fn payers_without_a_slot_share_one() {
         let inodes = Inodes::default();
         let of = |payer| inodes.look_up(&attributes(9, false), payer) >> NUMBER_BITS;
         for payer in 1..LAST as u32 {

@@ -3,6 +3,7 @@
 pub(in crate::fs) mod attributes;
 pub(in crate::fs) mod dispatch;
 pub(in crate::fs) mod file_table;
+pub(in crate::fs) mod held;
 pub(in crate::fs) mod inodes;
 pub(in crate::fs) mod lookup;
 pub(in crate::fs) mod node;

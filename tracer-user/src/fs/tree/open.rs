@@ -1,19 +1,17 @@
 //! An open file: its entry, its instance, and its state between two requests, such as the position of a reader of
 //! records.
 
-use std::{
-    fs::File,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{fs::File, sync::Arc};
 
 use rustix::io::Errno;
 
+use super::held::{Cursor, HeldText, Holder, KernelText, RecordText, TextSpan};
 use crate::{
     engine::{
         Engine,
         histograms::{self, Seen},
-        records::{Filled, LineContext, Lines, Mark, Marks, Pages, Pipe, Writer},
+        quota::Charge,
+        records::{LineContext, Lines, Mark, Marks, Pages, Pipe, Writer},
     },
     event::EventId,
     fs::files::entry::{At, Entry, FileNames, ReadKind, Result},
@@ -73,31 +71,31 @@ pub enum Outcome {
 enum Body {
     /// No state.
     Plain,
-    /// The text, after the first read made it.
-    Seq(Option<Vec<u8>>),
-    /// The text of the kernel's file, and the number of queued reads for which it was read.
-    Kernel { made: Option<Result<Vec<u8>>>, fresh: u32 },
+    /// The text.
+    Seq(HeldText),
+    /// The text of the kernel's file.
+    Kernel(KernelText),
     /// The text of histograms.
     Hist(Counted),
     /// The position of a reader that does not consume records.
-    Trace(Box<Text>),
+    Trace(Box<RecordText>),
     /// The position of a reader that consumes records.
     Pipe(Pipe),
-    /// The position of a reader of pages.
-    Raw(Pages),
+    /// The position of a reader of pages, and the charge for a part of a page that was not read.
+    Raw(Pages, Option<Charge>),
     /// The number of a table of user events, and the last writer with its `stat` file.
     User { number: u64, writer: Option<(u32, File)> },
 }
 
 impl Body {
-    fn new(engine: &mut Engine, entry: &Entry, at: At, access: Access) -> Result<Self> {
+    fn new(engine: &mut Engine, entry: &Entry, at: At, access: Access, holder: &Holder) -> Result<Self> {
         Ok(match entry.read_kind {
-            ReadKind::Seq(_) | ReadKind::Page(..) => Self::Seq(None),
-            ReadKind::Kernel(_) => Self::Kernel { made: None, fresh: 0 },
+            ReadKind::Seq(_) | ReadKind::Page(..) => Self::Seq(HeldText::default()),
+            ReadKind::Kernel(_) => Self::Kernel(KernelText::default()),
             ReadKind::Hist(_) => {
                 let event = at.event()?;
                 let asked = histograms::hits_seen(engine, at.instance, event, false);
-                Self::Hist(Counted { event, made: None, read: Seen::new(), asked })
+                Self::Hist(Counted { event, made: HeldText::default(), read: Seen::new(), asked })
             }
             ReadKind::Snapshot | ReadKind::Trace if access.read => {
                 let snapshot = matches!(entry.read_kind, ReadKind::Snapshot);
@@ -110,14 +108,16 @@ impl Body {
                     engine.pause(at.instance, true);
                 }
                 let first = Lines::new(engine, at.instance, at.cpu(), snapshot).ok_or(Errno::NODEV)?;
-                Self::Trace(Box::new(Text { first, last: None, paused }))
+                Self::Trace(Box::new(RecordText::new(first, paused, holder)))
             }
             ReadKind::Pipe => {
                 engine.instances_mut().take_pipe(at.instance, at.cpu())?;
                 Self::Pipe(Pipe::new(engine, at.instance, at.cpu()))
             }
-            ReadKind::RawPipe => Self::Raw(Pages::new(at.instance, at.cpu().unwrap_or_default(), false)),
-            ReadKind::RawSnapshot => Self::Raw(Pages::new(at.instance, at.cpu().unwrap_or_default(), true)),
+            ReadKind::RawPipe | ReadKind::RawSnapshot => {
+                let snapshot = matches!(entry.read_kind, ReadKind::RawSnapshot);
+                Self::Raw(Pages::new(at.instance, at.cpu().unwrap_or_default(), snapshot), None)
+            }
             ReadKind::UserEvents => {
                 Self::User { number: engine.open_user_events(access.payer)?, writer: None }
             }
@@ -131,100 +131,9 @@ impl Body {
 #[derive(Debug)]
 struct Counted {
     event: EventId,
-    made: Option<Vec<u8>>,
+    made: HeldText,
     read: Seen,
     asked: Seen,
-}
-
-/// The bytes of text that are made at a time: one read of most programs.
-const PIECE: usize = 128 * 1024;
-
-/// The text of records.
-#[derive(Debug)]
-struct Text {
-    /// The position of the first record.
-    first: Lines,
-    /// The place where the last finished read ended.
-    last: Option<Box<Cursor>>,
-    /// Whether the reader paused recording (`pause-on-trace`).
-    paused: bool,
-}
-
-/// A place in the text of records. A read that needs more time keeps its cursor: with a cursor of the file, a read of a
-/// place further back would begin anew, and two such reads could keep each other from ending.
-#[derive(Debug)]
-pub(in crate::fs) struct Cursor {
-    /// The position after the text that is made.
-    now: Lines,
-    /// Text from offset `start` on.
-    made: Vec<u8>,
-    start: u64,
-}
-
-/// How long one call makes text.
-const STEP: Duration = Duration::from_millis(10);
-
-impl Text {
-    /// Reads text. If the read needs more time, returns its cursor, with which the caller calls again.
-    fn read(
-        &mut self,
-        context: &LineContext,
-        offset: u64,
-        size: usize,
-        begun: Option<Box<Cursor>>,
-    ) -> std::result::Result<Vec<u8>, Box<Cursor>> {
-        let last = || self.last.take().filter(|last| last.start <= offset);
-        let mut cursor = begun
-            .or_else(last)
-            .unwrap_or_else(|| Box::new(Cursor { now: self.first.clone(), made: Vec::new(), start: 0 }));
-        match cursor.read(context, offset, size) {
-            Some(text) => {
-                self.last = Some(cursor);
-                Ok(text)
-            }
-            None => Err(cursor),
-        }
-    }
-}
-
-impl Cursor {
-    /// Reads text at an offset that is not before `start`; `None` if the read needs more time.
-    fn read(&mut self, context: &LineContext, offset: u64, size: usize) -> Option<Vec<u8>> {
-        let since = Instant::now();
-        // The offset can be any number. Text before it is made piece by piece and dropped.
-        while offset.saturating_sub(self.start) > self.made.len() as u64 {
-            self.drop_first(self.made.len());
-            match self.now.fill(context, &mut self.made, PIECE) {
-                Filled::All if self.made.is_empty() => return Some(Vec::new()),
-                Filled::Later => return None,
-                Filled::All | Filled::More => {}
-            }
-            if since.elapsed() > STEP {
-                return None;
-            }
-        }
-        // Only a seek back needs this text again.
-        self.drop_first(usize::try_from(offset.saturating_sub(self.start)).unwrap_or(usize::MAX));
-        while self.made.len() < size {
-            let piece = size.min(self.made.len().saturating_add(PIECE));
-            match self.now.fill(context, &mut self.made, piece) {
-                Filled::All => break,
-                Filled::Later => return None,
-                Filled::More => {}
-            }
-            if since.elapsed() > STEP {
-                return None;
-            }
-        }
-        Some(self.made.get(..size).unwrap_or(&self.made).to_vec())
-    }
-
-    /// Drops at most `bytes` bytes from the beginning of the text.
-    fn drop_first(&mut self, bytes: usize) {
-        let bytes = bytes.min(self.made.len());
-        self.made.drain(..bytes);
-        self.start = self.start.saturating_add(bytes as u64);
-    }
 }
 
 /// An open file.
@@ -232,6 +141,8 @@ pub(in crate::fs) struct Open {
     pub(in crate::fs) at: At,
     entry: &'static Entry,
     body: Body,
+    /// Who is charged for what it holds.
+    holder: Holder,
 }
 
 impl Open {
@@ -255,9 +166,10 @@ impl Open {
             return Err(Errno::ACCESS);
         }
         engine.instances_mut().hold(at.instance)?;
-        let body = Body::new(engine, entry, at, access)
+        let holder = Holder { quotas: engine.quotas.clone(), payer: access.payer };
+        let body = Body::new(engine, entry, at, access, &holder)
             .inspect_err(|_| engine.instances_mut().release(at.instance))?;
-        Ok(Self { at, entry, body })
+        Ok(Self { at, entry, body, holder })
     }
 
     /// Whether the file is a stream without positions.
@@ -297,23 +209,21 @@ impl Open {
 
     /// Whether reads return pages of records.
     pub(in crate::fs) fn has_pages(&self) -> bool {
-        matches!(self.body, Body::Raw(_))
+        matches!(self.body, Body::Raw(..))
     }
 
     /// The name of the kernel's file that must be read for a read at this offset.
     pub(in crate::fs) fn kernel_file(&self, offset: u64) -> Option<&'static str> {
         match &self.body {
-            Body::Kernel { made, .. } if made.is_none() || offset == 0 => Some(self.entry.name),
+            Body::Kernel(text) if text.is_needed(offset) => Some(self.entry.name),
             _ => None,
         }
     }
 
     /// Stores the text of the kernel's file for the next read.
     pub(in crate::fs) fn put_text(&mut self, text: std::result::Result<Option<String>, Error>) {
-        if let (ReadKind::Kernel(make), Body::Kernel { made, fresh }) = (self.entry.read_kind, &mut self.body)
-        {
-            *made = Some(make(text));
-            *fresh += 1;
+        if let (ReadKind::Kernel(make), Body::Kernel(kept)) = (self.entry.read_kind, &mut self.body) {
+            kept.put(&self.holder, make(text));
         }
     }
 
@@ -324,52 +234,54 @@ impl Open {
     pub(in crate::fs) fn read(&mut self, engine: &mut Engine, offset: u64, size: usize) -> Result<Outcome> {
         let data = |data| Ok(Outcome::Data(data));
         let waits = |found: Option<Vec<u8>>| Ok(found.map_or(Outcome::Wait, Outcome::Data));
+        let Self { at, holder, .. } = self;
         match (&mut self.body, self.entry.read_kind) {
             (Body::Trace(text), _) => {
-                let context = LineContext::of(engine, self.at.instance).ok_or(Errno::NODEV)?;
+                let context = LineContext::of(engine, at.instance).ok_or(Errno::NODEV)?;
                 let mut begun = None;
                 loop {
-                    match text.read(&context, offset, size, begun) {
+                    let cursor = text.begin((engine, at.instance), offset, begun);
+                    match text.read(&context, TextSpan { offset, size, whole: true }, cursor) {
                         Ok(found) => return data(found),
                         Err(cursor) => begun = Some(cursor),
                     }
                 }
             }
             (Body::Pipe(pipe), _) => waits(pipe.read(engine, size)),
-            (Body::Raw(pages), _) => waits(pages.read(engine, size)),
-            (Body::Kernel { made, fresh }, ReadKind::Kernel(make)) => {
-                let is_there = *fresh > 0 || (made.is_some() && offset > 0);
-                *fresh = fresh.saturating_sub(1);
-                if !is_there {
-                    *made = Some(make(engine.facts.tracefs.read(self.entry.name)));
+            (Body::Raw(pages, charge), _) => {
+                let bytes = engine.instances().get(at.instance).map_or(0, |state| state.page().bytes());
+                if size < bytes && charge.is_none() {
+                    *charge = holder.charge(bytes);
+                    if charge.is_none() && holder.payer != 0 {
+                        return Err(Errno::NOMEM);
+                    }
                 }
-                match made {
-                    Some(Ok(text)) => data(part(text, offset, size)),
-                    Some(Err(errno)) => Err(*errno),
-                    None => data(Vec::new()),
+                let found = pages.read(engine, size);
+                if !pages.has_rest() {
+                    *charge = None;
                 }
+                waits(found)
             }
-            (Body::Seq(made), read_kind @ (ReadKind::Seq(_) | ReadKind::Page(..))) => {
-                if made.is_none() || offset == 0 {
-                    *made = match read_kind {
-                        ReadKind::Seq(make) => Some(make(engine, self.at)?),
-                        ReadKind::Page(make, _) => Some(make(engine)?),
-                        _ => None,
-                    };
-                }
-                data(part(made.as_deref().unwrap_or_default(), offset, size))
+            (Body::Kernel(text), ReadKind::Kernel(make)) => {
+                data(text.part(holder, (offset, size), || make(engine.facts.tracefs.read(self.entry.name)))?)
+            }
+            (Body::Seq(text), ReadKind::Seq(make)) => {
+                data(text.read(holder, (offset, size), || make(engine, *at))?)
+            }
+            (Body::Seq(text), ReadKind::Page(make, _)) => {
+                data(text.read(holder, (offset, size), || make(engine))?)
             }
             (Body::Hist(counted), ReadKind::Hist(make)) => {
-                if counted.made.is_none() || offset == 0 {
+                let Counted { event, made, read, asked } = counted;
+                data(made.read(holder, (offset, size), || {
                     // The counts are taken first, so that hits during the read count as news.
-                    counted.read = histograms::hits_seen(engine, self.at.instance, counted.event, false);
-                    counted.asked.clone_from(&counted.read);
-                    counted.made = Some(make(engine, self.at)?);
-                }
-                data(part(counted.made.as_deref().unwrap_or_default(), offset, size))
+                    *read = histograms::hits_seen(engine, at.instance, *event, false);
+                    asked.clone_from(read);
+                    make(engine, *at)
+                })?)
             }
-            (_, ReadKind::Text(make)) => data(part(&make(engine, self.at)?, offset, size)),
-            (_, ReadKind::Once(make)) if offset == 0 => data(part(&make(engine, self.at)?, 0, size)),
+            (_, ReadKind::Text(make)) => data(part(&make(engine, *at)?, offset, size)),
+            (_, ReadKind::Once(make)) if offset == 0 => data(part(&make(engine, *at)?, 0, size)),
             (_, ReadKind::Once(_)) => data(Vec::new()),
             _ => Err(Errno::INVAL),
         }
@@ -380,19 +292,32 @@ impl Open {
         matches!(self.body, Body::Trace(_))
     }
 
-    /// Reads text of records. If the read needs more time, returns its cursor, with which the caller calls again.
+    /// Begins to read text of records at an offset. `begun` is the cursor of a read that needs more time. `None` for
+    /// other files.
+    pub(in crate::fs) fn begin_text(
+        &mut self,
+        engine: &Engine,
+        offset: u64,
+        begun: Option<Box<Cursor>>,
+    ) -> Option<Box<Cursor>> {
+        match &mut self.body {
+            Body::Trace(text) => Some(text.begin((engine, self.at.instance), offset, begun)),
+            _ => None,
+        }
+    }
+
+    /// Reads text of records. If the read needs more time, returns its cursor, with which the caller begins again.
     ///
     /// # Errors
     /// The cursor.
     pub(in crate::fs) fn read_text(
         &mut self,
         context: &LineContext,
-        offset: u64,
-        size: usize,
-        begun: Option<Box<Cursor>>,
+        span: TextSpan,
+        cursor: Box<Cursor>,
     ) -> std::result::Result<Vec<u8>, Box<Cursor>> {
         match &mut self.body {
-            Body::Trace(text) => text.read(context, offset, size, begun),
+            Body::Trace(text) => text.read(context, span, cursor),
             _ => Ok(Vec::new()),
         }
     }
@@ -466,7 +391,7 @@ impl Open {
                     engine.instances().get(self.at.instance).is_some_and(|state| state.options.is("block"));
                 blocks || pipe.is_ready(engine)
             }
-            Body::Raw(pages) => pages.is_ready(engine),
+            Body::Raw(pages, _) => pages.is_ready(engine),
             _ => true,
         }
     }
@@ -487,7 +412,7 @@ impl Open {
 }
 
 /// At most `size` bytes of a text from an offset.
-fn part(text: &[u8], offset: u64, size: usize) -> Vec<u8> {
+pub(super) fn part(text: &[u8], offset: u64, size: usize) -> Vec<u8> {
     let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
     text.get(from..from.saturating_add(size).min(text.len())).unwrap_or_default().to_vec()
 }

@@ -186,7 +186,7 @@ fn a_child_that_executes_another_program_has_no_registrations() {
 }
 
 #[test]
-fn the_addresses_of_a_uid_are_limited() {
+fn the_addresses_of_a_payer_are_limited() {
     let (mut spaces, memory) = spaces();
     let (look, seen) = own(&memory);
     let seen = Seen { process: 5, ..seen };
