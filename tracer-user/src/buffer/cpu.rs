@@ -137,6 +137,7 @@ impl CpuBuffer {
     /// dropped. The program of such a record was interrupted before it reserved space in the ring.
     pub fn insert(&mut self, time: u64, payload: &[u8]) -> bool {
         let (mut place, mut before) = (self.head, self.consumed);
+        let pushed = self.pushed;
         if self.pages.len() > 1 {
             (place, before) = (self.pages.back().map_or_else(Place::default, |page| page.first()), 0);
         }
@@ -149,11 +150,12 @@ impl CpuBuffer {
         let younger = Arc::make_mut(page).cut(place, before);
         self.stats.entries -= younger.len() as u64;
         self.pushed -= younger.len() as u64;
-        self.inserted += 1;
         let added = self.push(time, payload);
         for (time, payload) in younger {
             self.push(time, &payload);
         }
+        // A full buffer drops records instead.
+        self.inserted += self.pushed.saturating_sub(pushed);
         // The unread records of the first page may all have moved to the next page.
         let is_consumed = self.pages.front().is_some_and(|page| page.records() == self.consumed);
         if self.pages.len() > 1 && is_consumed {

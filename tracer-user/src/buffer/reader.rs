@@ -76,10 +76,11 @@ impl Cursor {
         // Late records can have moved those from the position on. They are shown, too.
         let late = buffer.inserted() - std::mem::replace(&mut self.inserted, buffer.inserted());
         if self.record < self.end {
-            self.end += late;
+            self.end = self.end.saturating_add(late).min(buffer.end());
         }
         let before = self.time.filter(|_| late > 0);
         let HeldPages { pages, record, place } = buffer.hold(self.record, most);
+        let all = pages.len() < most;
         (self.pages, self.page, self.place) = (pages, 0, place);
         if self.record < record {
             let first = record.min(self.end);
@@ -96,6 +97,9 @@ impl Cursor {
             self.skip();
             self.record += 1;
             self.find_time();
+        }
+        if all && self.is_short() {
+            self.finish();
         }
     }
 
@@ -115,7 +119,7 @@ impl Cursor {
         self.pages = Arc::default();
     }
 
-    /// Ends, because the buffer does not exist any more.
+    /// Ends, because the buffer has no more records.
     fn finish(&mut self) {
         (self.end, self.time) = (self.record, None);
     }
@@ -140,12 +144,15 @@ fn settle(pages: &[Arc<Page>], page: &mut usize, place: &mut Place, is_more: boo
 #[derive(Clone, Debug)]
 pub struct Reader {
     cursors: Vec<Cursor>,
+    /// Whether it holds only some of the pages.
+    is_partial: bool,
 }
 
 impl Reader {
     /// Starts reading one CPU or all.
     pub fn new(buffer: &TraceBuffer, cpu: Option<u32>) -> Self {
-        Self { cursors: buffer.select(cpu).map(|(number, buffer)| Cursor::new(number, buffer)).collect() }
+        let cursors = buffer.select(cpu).map(|(number, buffer)| Cursor::new(number, buffer)).collect();
+        Self { cursors, is_partial: false }
     }
 
     /// Bytes of the pages that it holds.
@@ -156,6 +163,7 @@ impl Reader {
 
     /// Releases the pages and keeps the position. The reader must hold pages again before it continues.
     pub fn release(&mut self) {
+        self.is_partial = true;
         self.cursors.iter_mut().for_each(Cursor::release);
     }
 
@@ -172,7 +180,7 @@ impl Reader {
 
     /// Whether the next record may be in a page that is not held.
     pub fn is_short(&self) -> bool {
-        self.cursors.iter().any(Cursor::is_short)
+        self.is_partial && self.cursors.iter().any(Cursor::is_short)
     }
 
     /// The CPUs at their end whose last records were overwritten, and their numbers. Each is returned once.
@@ -346,6 +354,26 @@ mod tests {
         hold(&mut reader, &buffer);
         let times = (290..296).chain(295..300);
         assert!(next(&mut reader, 100).into_iter().eq(times.map(|time| (time, 0))));
+    }
+
+    #[test]
+    fn a_late_record_that_is_not_stored_makes_no_reader_wait() {
+        for (length, overwrite) in [(12, false), (400, false), (5000, false), (5000, true)] {
+            let mut buffer = buffer();
+            buffer.cpu_mut(0).unwrap().set_overwrite(overwrite);
+            let cpu = buffer.cpu_mut(0).unwrap();
+            (0..510).for_each(|time| assert!(cpu.push(time, &[0; 12])));
+            let mut reader = Reader::new(&buffer, None);
+            assert_eq!(next(&mut reader, 300).len(), 300);
+            reader.release();
+            buffer.cpu_mut(0).unwrap().insert(400, &vec![1; length]);
+            hold(&mut reader, &buffer);
+            let rest = next(&mut reader, 1000);
+            assert!(!rest.is_empty() && rest.len() <= 210 && !reader.is_short(), "{length} {overwrite}");
+            reader.release();
+            hold(&mut reader, &buffer);
+            assert_eq!((next(&mut reader, 1), reader.is_short()), (vec![], false));
+        }
     }
 
     #[test]

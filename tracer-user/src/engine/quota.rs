@@ -119,11 +119,11 @@ impl Kind {
     }
 }
 
-/// The limits of [`Kind::HeldBytes`]: a payer can hold 16 MiB and two buffers of the initial size, and at most a
-/// sixteenth of the memory that is available.
+/// The limits of [`Kind::HeldBytes`]: a payer can hold 16 MiB and two buffers of the initial size, but at most a
+/// sixteenth of the memory that is available at the start, unless that is less than 4 MiB.
 fn held_bytes(cpus: usize, available: Option<u64>) -> Limits {
     let most = available.map_or(usize::MAX, |bytes| usize::try_from(bytes / 16).unwrap_or(usize::MAX));
-    let per_payer = ((16 << 20) + cpus.saturating_mul(3 << 20)).min(most);
+    let per_payer = ((16 << 20) + cpus.saturating_mul(3 << 20)).min(most).max(4 << 20);
     Limits { per_payer, clients: 2 * per_payer, root: per_payer }
 }
 
@@ -147,6 +147,11 @@ pub struct Quotas {
 }
 
 impl Quotas {
+    /// Determines the limits that depend on the machine, before clients can use its memory.
+    pub fn prepare(&self) {
+        LazyLock::force(&HELD_BYTES);
+    }
+
     /// Quotas that refuse nothing, for measurements.
     #[cfg(test)]
     pub(crate) fn unlimited() -> Self {
@@ -367,7 +372,10 @@ mod tests {
             let Limits { clients, root, .. } = held_bytes(cpus, available);
             (clients + root) >> 20
         };
-        assert_eq!([all(2, None), all(64, None), all(64, Some(1 << 30))], [66, 624, 192]);
+        assert_eq!(
+            [all(2, None), all(64, None), all(64, Some(1 << 30)), all(2, Some(0))],
+            [66, 624, 192, 12]
+        );
         assert!(Quotas::unlimited().charge(1, Kind::UserEvents, 1 << 30).is_ok());
     }
 }

@@ -374,7 +374,8 @@ impl Lines {
         }
         let mut kept = Vec::new();
         while out.length() < bytes && !self.ended {
-            let before = style.writer.options().sym_userobj.then(|| self.reader.clone());
+            let may_wait = style.writer.options().sym_userobj || self.latency;
+            let before = may_wait.then(|| self.reader.clone());
             if self.reader.is_short() {
                 return Filled::Later;
             }
@@ -385,9 +386,21 @@ impl Lines {
                 self.ended = true;
                 break;
             };
-            if let Some(before) = before
-                && style.awaits(entry.payload)
-            {
+            let awaits = style.awaits(entry.payload);
+            if self.latency {
+                kept.clear();
+                kept.extend_from_slice(entry.payload);
+                entry = Entry { payload: &kept, ..entry };
+                // A line shows the time until the next record.
+                if (awaits || self.reader.is_short())
+                    && let Some(before) = before
+                {
+                    self.reader = before;
+                    return Filled::Later;
+                }
+                let next = self.reader.next_time().unwrap_or(entry.time);
+                style.writer.set_position(Position { start: context.since, next, index: self.shown });
+            } else if awaits && let Some(before) = before {
                 self.reader = before;
                 return Filled::Later;
             }
@@ -400,13 +413,6 @@ impl Lines {
                 if self.shown > 1 {
                     out.bytes(format!("##### CPU {} buffer started ####\n", entry.cpu).as_bytes());
                 }
-            }
-            if self.latency {
-                kept.clear();
-                kept.extend_from_slice(entry.payload);
-                entry = Entry { payload: &kept, ..entry };
-                let next = self.reader.next_time().unwrap_or(entry.time);
-                style.writer.set_position(Position { start: context.since, next, index: self.shown });
             }
             self.shown += 1;
             style.line(out, entry);
@@ -532,52 +538,6 @@ impl Pipe {
         let ready = state.buffer.select(self.cpu).any(|(_, buffer)| !buffer.is_empty());
         let is_on = engine.status(self.instance).is_some_and(|status| status.is_on());
         ready || (!is_on && self.read_before)
-    }
-}
-
-/// A reader of `trace_pipe_raw`, which removes the pages that it reads.
-#[derive(Debug)]
-pub struct Pages {
-    instance: InstanceId,
-    cpu: u32,
-    snapshot: bool,
-    left: Vec<u8>,
-}
-
-impl Pages {
-    /// A reader of a CPU's buffer, or of its snapshot.
-    pub fn new(instance: InstanceId, cpu: u32, snapshot: bool) -> Self {
-        Self { instance, cpu, snapshot, left: Vec::new() }
-    }
-
-    /// At most this many bytes of a page. `None` if there is none yet. Empty at the end of a snapshot, to which
-    /// nothing is added.
-    pub fn read(&mut self, engine: &mut Engine, size: usize) -> Option<Vec<u8>> {
-        if self.left.is_empty() {
-            engine.collect(self.instance);
-            let state = engine.instances.get_mut(self.instance)?;
-            let buffers = if self.snapshot { state.snapshot.as_mut() } else { Some(&mut state.buffer) };
-            match buffers.and_then(|buffers| buffers.cpu_mut(self.cpu)?.consume_page()) {
-                Some(page) => self.left = page,
-                None if self.snapshot => return Some(Vec::new()),
-                None => return None,
-            }
-        }
-        let rest = self.left.split_off(size.min(self.left.len()));
-        Some(std::mem::replace(&mut self.left, rest))
-    }
-
-    /// Whether a part of a page waits for the next read.
-    pub fn has_rest(&self) -> bool {
-        !self.left.is_empty()
-    }
-
-    /// Whether to wake a poller: the buffer is as full as `buffer_percent`, based on the records collected so far.
-    pub fn is_ready(&self, engine: &mut Engine) -> bool {
-        let Some(state) = engine.instances.get(self.instance).filter(|_| !self.snapshot) else { return true };
-        let Some(buffer) = state.buffer.cpu(self.cpu) else { return true };
-        let full = state.percent as usize;
-        !self.left.is_empty() || (!buffer.is_empty() && (full == 0 || buffer.percent() >= full))
     }
 }
 

@@ -177,7 +177,6 @@ impl RecordText {
     }
 
     /// The cursor for a read at an offset, with its pages. `begun` is that of a read that needs more time.
-    #[expect(clippy::unnecessary_box_returns, reason = "it is passed on in its box")]
     pub(super) fn begin(
         &mut self,
         (engine, instance): (&Engine, InstanceId),
