@@ -148,7 +148,7 @@ pub struct Quotas {
 
 impl Quotas {
     /// Determines the limits that depend on the machine, before clients can use its memory.
-    pub fn prepare(&self) {
+    pub fn prepare() {
         LazyLock::force(&HELD_BYTES);
     }
 

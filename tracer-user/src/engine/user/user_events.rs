@@ -265,7 +265,11 @@ mod tests {
 
     #[test]
     fn processes_are_followed_and_not_threads() {
-        let Some(offsets) = Facts::running().ok().and_then(|facts| task_offsets(&facts)) else {
+        let facts = match Facts::running() {
+            Ok(facts) => facts,
+            Err(cause) => return eprintln!("skipped: tracefs: {cause}"),
+        };
+        let Some(offsets) = task_offsets(&facts) else {
             return eprintln!("skipped: btf: the types of tasks are not known");
         };
         let mut tasks = match Tasks::follow(offsets, None) {

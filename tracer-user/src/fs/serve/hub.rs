@@ -110,7 +110,7 @@ impl Hub {
     ) -> Arc<Self> {
         let opener = Arc::new(opener);
         let quotas = tree.engine().quotas.clone();
-        quotas.prepare();
+        Quotas::prepare();
         let jobs = Jobs::new(tree);
         let updater = ProgramUpdater::new(&jobs);
         Arc::new_cyclic(|own| Self {

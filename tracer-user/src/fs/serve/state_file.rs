@@ -178,11 +178,16 @@ mod tests {
         let state_file = StateFile { path, writer, last: Saved::default(), failed: false, ended: false };
         let aside = dir.join("x.json.bad");
         let mode = |path: &Path| fs::symlink_metadata(path).unwrap().mode() & 0o777;
+        // A user's umask may let the group write new files.
+        let write = |text: &str| {
+            fs::write(&state_file.path, text).unwrap();
+            fs::set_permissions(&state_file.path, fs::Permissions::from_mode(0o644)).unwrap();
+        };
         assert_eq!(state_file.load(), None);
         assert!(!aside.exists(), "nothing was there");
         // The second file replaces the first one under the new name.
         for text in ["{\"instances\":[{\"page\":16}]}", "not JSON"] {
-            fs::write(&state_file.path, text).unwrap();
+            write(text);
             assert_eq!(state_file.load(), None, "{text}");
             assert_eq!(fs::read_to_string(&aside).unwrap(), text);
             assert!(!state_file.path.exists() && mode(&aside) == 0o600, "{text}");
@@ -197,7 +202,7 @@ mod tests {
         fs::remove_file(&aside).unwrap();
         mknodat(CWD, &state_file.path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
         assert_eq!(state_file.load(), None, "a FIFO without a writer");
-        fs::write(&state_file.path, "{\"names\":7}").unwrap();
+        write("{\"names\":7}");
         assert_eq!(state_file.load().map(|saved| saved.names), Some(7));
         fs::remove_dir_all(&dir).unwrap();
     }

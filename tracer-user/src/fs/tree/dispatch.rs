@@ -127,6 +127,7 @@ impl<M: BorrowMut<Engine>> Tree<M> {
     ///
     /// # Errors
     /// `ENOENT` if there is no such path.
+    #[cfg(any(test, feature = "internals"))]
     pub fn find(&self, path: &str) -> Result<u64> {
         path.split('/')
             .filter(|name| !name.is_empty())
