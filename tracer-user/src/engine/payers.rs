@@ -56,11 +56,12 @@ pub struct Payers {
     looked: Mutex<Instant>,
 }
 
-/// The files of accounts, and the times of change of those that were read.
+/// Reads the files of accounts.
 #[derive(Debug, Default)]
 struct Files {
+    /// The times of change of the files when they were read.
     read: Mutex<[Option<SystemTime>; 2]>,
-    /// What a thread read.
+    /// The accounts that were read and are not in use yet.
     found: Mutex<Option<Accounts>>,
     is_reading: AtomicBool,
 }

@@ -1,4 +1,4 @@
-//! What open files hold between two reads: texts, and pages of records.
+//! The texts and the pages of records that open files hold between two reads.
 //!
 //! The bytes are charged to the payer that opened the file. If a charge exceeds a limit, the file holds nothing, and no
 //! read fails: the next read makes the text again, as a read from a seq_file of the kernel does, and a reader of records
@@ -99,7 +99,8 @@ impl KernelText {
         self.fresh += 1;
     }
 
-    /// At most `size` bytes of the text from an offset. `read` reads the kernel's file, if nobody has in advance.
+    /// At most `size` bytes of the text from an offset. `read` reads the kernel's file, if it was not
+    /// read in advance.
     ///
     /// # Errors
     /// Those of the file.
@@ -158,7 +159,7 @@ pub(in crate::fs) struct Cursor {
     start: u64,
 }
 
-/// What a read of records wants.
+/// The text that a read of records requests.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::fs) struct TextSpan {
     pub(in crate::fs) offset: u64,

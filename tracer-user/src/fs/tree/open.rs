@@ -141,7 +141,7 @@ pub(in crate::fs) struct Open {
     pub(in crate::fs) at: At,
     entry: &'static Entry,
     body: Body,
-    /// Who is charged for what it holds.
+    /// The payer of the bytes that it holds.
     holder: Holder,
 }
 
