@@ -256,7 +256,10 @@ fn task_offsets(facts: &Facts) -> Option<TaskOffsets> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
+    use std::{
+        io::Read,
+        process::{Command, Stdio},
+    };
 
     use tracer_abi::{TaskEvent, task_event};
 
@@ -278,7 +281,11 @@ mod tests {
         };
         // Children of other tests must not appear: only one of this test's children is followed.
         let start = || Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-        let mut shell = Command::new("sh").args(["-c", "cat; exit"]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "echo; cat; exit"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut shell = shell.spawn().unwrap();
+        // `spawn` may return before the execution of the shell is complete, which would end its part.
+        shell.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let (parent, mark) = (shell.id(), monotonic());
         tasks.add(parent, mark).unwrap();
         assert_eq!(tasks.mark(parent), Some(mark));

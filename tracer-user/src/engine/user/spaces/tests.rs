@@ -41,6 +41,9 @@ fn own(memory: &ClientMemory) -> (u64, Seen) {
     let number = memory.number();
     let lane = memory.lane(0);
     memory.open(number, 0, std::process::id(), &Arc::from(&identity[..]), lane);
+    // A registration gets another lane, whose writes do not wait for this one.
+    let nothing = Op { space: number, key: 0, bit: None, words: Vec::new() };
+    assert_eq!(write(memory, BitWrite { lane, op: nothing }), Ok(()));
     let seen = Seen {
         process: std::process::id(),
         capable: true,
