@@ -1,19 +1,24 @@
 //! Many users at once, and users with many uids: what they use up together, and what is left for others and for root.
 
 use std::{
-    fs,
+    fs::{self, File},
     os::unix::fs::PermissionsExt,
+    sync::{Arc, mpsc::channel},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
+use rustix::{
+    io::Errno,
+    process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open},
+};
 use tracer_tests::{
     blocked_fs::BlockedFs,
     host,
     mirror::{Mounted, set, text},
 };
 
-use crate::timed::await_true;
+use crate::timed::{await_true, soon};
 use crate::user::{Client, open_to_all};
 
 /// The first uid of the clients. They have this one and lower ones.
@@ -192,6 +197,52 @@ fn root_reads_before_many_other_readers() {
         ensure!(times[10] < limit, "{times:?}");
         drop((readers, flood));
         await_true("the mirror serves", || read().map(|_| true))?;
+        mirror.stop()?.success().map(drop)
+    });
+}
+
+/// Reads that may wait for records, for each payer.
+const READS: usize = 64;
+
+#[test]
+fn a_read_by_roots_program_of_a_clients_file_counts_for_the_client() {
+    host::as_root(|| {
+        let mirror = Mounted::start("payers-inherited")?;
+        let dir = mirror.dir();
+        let (per_cpu, stream) = (dir.join("per_cpu"), dir.join("per_cpu/cpu0/trace_pipe_raw"));
+        for dir in [dir, &per_cpu, &per_cpu.join("cpu0")] {
+            fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
+        }
+        fs::set_permissions(&stream, fs::Permissions::from_mode(0o644))?;
+        let mut client =
+            Client::start(FIRST, &["reopen", stream.to_str().context("a path")?, "/proc/self/exe"])?;
+        ensure!(client.line()? == "opened");
+        // As a set-user-ID program that the client starts, this process has the client's open file.
+        let process = Pid::from_raw(client.pid().try_into()?).context("a process")?;
+        let process = pidfd_open(process, PidfdFlags::empty())?;
+        let shows = |number: &i32| {
+            let link = fs::read_link(format!("/proc/{}/fd/{number}", client.pid()));
+            link.is_ok_and(|link| link == stream)
+        };
+        let number = (0..64).find(shows).context("the client's descriptor")?;
+        let file = Arc::new(pidfd_getfd(&process, number, PidfdGetfdFlags::empty())?);
+        let (done, answers) = channel();
+        for _ in 0..READS + 6 {
+            let (file, done) = (Arc::clone(&file), done.clone());
+            std::thread::spawn(move || done.send(rustix::io::read(&*file, &mut [0_u8; 4096][..])));
+        }
+        for _ in 0..6 {
+            let answer = answers.recv_timeout(soon())?;
+            ensure!(answer == Err(Errno::AGAIN), "{answer:?}");
+        }
+        ensure!(answers.try_recv().is_err(), "a read ended that may wait");
+        // Root's own file may wait, and reads of the client's file end with the mirror.
+        let own = File::open(dir.join("trace_pipe"))?;
+        let reads = std::thread::spawn(move || rustix::io::read(&own, &mut [0_u8; 64][..]));
+        set(dir, "trace_marker", "for root")?;
+        let read = reads.join().map_err(|_| anyhow!("a read of root's"))??;
+        ensure!(read > 0, "no record");
+        drop(file);
         mirror.stop()?.success().map(drop)
     });
 }

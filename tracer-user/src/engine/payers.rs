@@ -7,10 +7,11 @@
 //!
 //! Root's containers have namespaces that root owns, and so have sandboxes that a set-user-ID program makes. In these, a
 //! uid that the host knows counts as outside. For other uids the namespace is the payer. Its number is greater than all
-//! uids in use (`PROC_DYNAMIC_FIRST`, include/linux/proc_ns.h).
+//! uids in use (`PROC_DYNAMIC_FIRST`, include/linux/proc_ns.h). It stays open while it is charged, so that no other
+//! namespace gets its number.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     fmt, fs,
     fs::File,
     io::{self, Read},
@@ -21,12 +22,17 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use super::quota::Quotas;
 use crate::sys::process::user_namespace::{UserNamespace, number_of};
 
 /// The smallest number of a namespace that is not the initial one.
 const FIRST_NAMESPACE: u32 = 0xf000_0000;
 /// Maximum depth of user namespaces (`create_user_ns()`, kernel/user_namespace.c).
 const DEPTH: usize = 33;
+/// Maximum number of namespaces whose outermost namespace is remembered.
+const REMEMBERED: usize = 1024;
+/// Number of namespaces that are payers from which on those without charges are closed.
+const PAYERS: usize = 256;
 /// How often the files of subordinate ids are looked at.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum bytes of such a file that are read.
@@ -54,6 +60,26 @@ pub struct Payers {
     accounts: Mutex<Arc<Accounts>>,
     files: Arc<Files>,
     looked: Mutex<Instant>,
+    known: Mutex<KnownNamespaces>,
+    quotas: Quotas,
+}
+
+/// A user namespace whose parent is the one of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Outermost {
+    owner: u32,
+    number: u32,
+}
+
+/// Namespaces that requests came from. An open namespace keeps its number, and those of its ancestors.
+#[derive(Debug, Default)]
+struct KnownNamespaces {
+    by_number: HashMap<u64, (UserNamespace, Outermost)>,
+    /// Numbers in the order in which they were found.
+    order: BTreeMap<u64, u64>,
+    next: u64,
+    /// Namespaces that are payers.
+    payers: HashMap<u32, UserNamespace>,
 }
 
 /// Reads the files of accounts.
@@ -70,17 +96,50 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Default for Payers {
-    fn default() -> Self {
-        let files = Files::default();
-        files.look();
-        let accounts = Mutex::new(Arc::new(lock(&files.found).take().unwrap_or_default()));
-        let own = number_of(std::process::id()).ok();
-        Self { own, accounts, files: Arc::new(files), looked: Mutex::new(Instant::now()) }
+impl KnownNamespaces {
+    fn outermost(&self, number: u64) -> Option<Outermost> {
+        self.by_number.get(&number).map(|(_, outermost)| *outermost)
+    }
+
+    /// Remembers the outermost namespace of a namespace, instead of the oldest that is remembered.
+    fn remember(&mut self, number: u64, namespace: UserNamespace, outermost: Outermost) {
+        if self.by_number.insert(number, (namespace, outermost)).is_some() {
+            return;
+        }
+        self.next += 1;
+        self.order.insert(self.next, number);
+        if self.order.len() > REMEMBERED
+            && let Some((_, oldest)) = self.order.pop_first()
+        {
+            self.by_number.remove(&oldest);
+        }
+    }
+
+    /// Keeps a namespace that is a payer open, at least while it is charged.
+    fn keep(&mut self, payer: u32, thread: u32, quotas: &Quotas) {
+        if self.payers.contains_key(&payer) {
+            return;
+        }
+        if self.payers.len() >= PAYERS {
+            self.payers.retain(|payer, _| quotas.is_charged(*payer));
+        }
+        if let Ok(namespace) = UserNamespace::of(thread) {
+            self.payers.insert(payer, namespace);
+        }
     }
 }
 
 impl Payers {
+    /// Finds payers whose resources these quotas count.
+    pub fn new(quotas: Quotas) -> Self {
+        let files = Files::default();
+        files.look();
+        let accounts = Mutex::new(Arc::new(lock(&files.found).take().unwrap_or_default()));
+        let own = number_of(std::process::id()).ok();
+        let looked = Mutex::new(Instant::now());
+        Self { own, accounts, files: Arc::new(files), looked, known: Mutex::default(), quotas }
+    }
+
     /// The payer of a request of a thread with this uid. The thread waits for the answer, so it exists. Takes no
     /// reference to its address space.
     pub fn payer(&self, uid: u32, thread: u32) -> u32 {
@@ -89,23 +148,44 @@ impl Payers {
         }
         let number = number_of(thread).ok();
         let accounts = self.accounts();
-        if number.is_none() || number == self.own {
-            return accounts.user(uid).unwrap_or(uid);
+        let outside = || accounts.user(uid).unwrap_or(uid);
+        let Some(number) = number.filter(|number| Some(*number) != self.own) else { return outside() };
+        let Some(outermost) = self.outermost(number, thread) else { return outside() };
+        let payer = accounts.of_namespace((outermost.owner, outermost.number), uid);
+        if payer == outermost.number {
+            lock(&self.known).keep(payer, thread, &self.quotas);
         }
-        self.in_namespace(&accounts, uid, thread).unwrap_or_else(|| accounts.user(uid).unwrap_or(uid))
+        payer
     }
 
-    /// The payer for a thread in another namespace; `None` if that is outside of this process's namespace.
-    fn in_namespace(&self, accounts: &Accounts, uid: u32, thread: u32) -> Option<u32> {
-        let mut namespace = UserNamespace::of(thread).ok()?;
+    /// The outermost namespace of a thread in another namespace, which has this number; `None` if that is outside of this
+    /// process's namespace. A namespace can have 32 ancestors, and the client decides how many, so the answers are
+    /// remembered.
+    fn outermost(&self, number: u64, thread: u32) -> Option<Outermost> {
+        if let Some(known) = lock(&self.known).outermost(number) {
+            return Some(known);
+        }
+        let first = UserNamespace::of(thread).ok()?;
+        let number = first.number().ok()?;
+        let found = self.climb(&first)?;
+        lock(&self.known).remember(number, first, found);
+        Some(found)
+    }
+
+    fn climb(&self, first: &UserNamespace) -> Option<Outermost> {
+        let mut below: Option<UserNamespace> = None;
         for _ in 0..DEPTH {
+            let namespace = below.as_ref().unwrap_or(first);
             let parent = namespace.parent().ok()?;
-            if parent.number().ok() == self.own {
-                let owner = namespace.owner().ok()?;
+            let number = parent.number().ok()?;
+            if Some(number) == self.own {
                 let number = namespace.number().ok()?.try_into().ok()?;
-                return Some(accounts.of_namespace((owner, number), uid));
+                return Some(Outermost { owner: namespace.owner().ok()?, number });
             }
-            namespace = parent;
+            if let Some(known) = lock(&self.known).outermost(number) {
+                return Some(known);
+            }
+            below = Some(parent);
         }
         None
     }
@@ -217,6 +297,7 @@ impl Accounts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::quota::Kind;
 
     #[test]
     fn subordinate_ids_count_for_the_user_to_whom_they_are_granted() {
@@ -270,11 +351,34 @@ mod tests {
 
     #[test]
     fn this_process_and_missing_ones_pay_for_themselves() {
-        let payers = Payers::default();
+        let payers = Payers::new(Quotas::default());
         *lock(&payers.accounts) = Arc::default();
         let own = std::process::id();
         assert_eq!((payers.payer(0, own), payers.payer(1234, own), payers.payer(1234, 0)), (0, 1234, 1234));
         assert_eq!(PayerName(7).to_string(), "uid 7");
         assert_eq!(PayerName(u32::MAX).to_string(), "user namespace 4294967295");
+    }
+
+    #[test]
+    fn namespaces_are_remembered_and_charged_ones_stay_open() {
+        let (mut known, own) = (KnownNamespaces::default(), std::process::id());
+        let open = || UserNamespace::of(own).unwrap();
+        let of = |number| Outermost { owner: number, number };
+        for number in 0..REMEMBERED as u32 + 10 {
+            known.remember(number.into(), open(), of(number));
+            known.remember(number.into(), open(), of(number));
+        }
+        assert_eq!((known.by_number.len(), known.order.len()), (REMEMBERED, REMEMBERED));
+        assert_eq!((known.outermost(9), known.outermost(10)), (None, Some(of(10))));
+        let quotas = Quotas::default();
+        let charge = quotas.charge(FIRST_NAMESPACE, Kind::OpenFiles, 1).unwrap();
+        for number in 0..=PAYERS as u32 {
+            known.keep(FIRST_NAMESPACE + number, own, &quotas);
+        }
+        let mut kept: Vec<_> = known.payers.keys().copied().collect();
+        kept.sort_unstable();
+        assert_eq!(kept, [FIRST_NAMESPACE, FIRST_NAMESPACE + PAYERS as u32]);
+        drop(charge);
+        assert!(!quotas.is_charged(FIRST_NAMESPACE));
     }
 }

@@ -186,6 +186,11 @@ impl Quotas {
         Ok(Charge { quotas: self.clone(), payer, kind, amount })
     }
 
+    /// Whether anything is charged to a payer.
+    pub fn is_charged(&self, payer: u32) -> bool {
+        self.lock().by_payer.keys().any(|(charged, _)| *charged == payer)
+    }
+
     /// The amount of a kind that is charged to a payer.
     pub fn used(&self, payer: u32, kind: Kind) -> usize {
         self.lock().by_payer.get(&(payer, kind)).copied().unwrap_or(0)

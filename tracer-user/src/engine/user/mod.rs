@@ -24,6 +24,7 @@ pub use caller::{Access, Answer, Caller, Request};
 pub use register::{Layout, Registered, Registration};
 pub use user_events::{PendingUpdates, UserEvents};
 
+pub use self::page::StatusBytes;
 use self::{page::EVENTS_MAX, user_events::Known};
 use crate::{
     buffer::clock::monotonic,

@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{page::Page, spaces::Spaces};
+use super::{
+    page::{Page, StatusBytes},
+    spaces::Spaces,
+};
 use crate::{
     attach::{TaskOffsets, Tasks, ids},
     engine::{
@@ -202,7 +205,7 @@ impl UserEvents {
     }
 
     /// The page that programs map.
-    pub fn page(&self) -> &[u8] {
+    pub fn page(&self) -> &StatusBytes {
         self.page.bytes()
     }
 

@@ -36,6 +36,9 @@ use crate::{
 /// Maximum bytes of a write to `user_events_data` that are passed on: an index and more than a record can hold.
 const RECORD_MAX: usize = 4 + 2 * tracer_abi::MAX_PAYLOAD;
 
+/// Maximum number of background requests: more than there can be waiting reads ([`Kind::WaitingReads`]).
+const BACKGROUND_MAX: u16 = 4096;
+
 /// The file system.
 pub(in crate::fs) struct Fuse {
     pub(in crate::fs) hub: Arc<Hub>,
@@ -75,6 +78,9 @@ impl Filesystem for Fuse {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         // The kernel must not read a stream ahead. Less than a page means no readahead.
         let _ = config.set_max_readahead(1);
+        // While so many background requests are unanswered, the kernel sends no other. Closes are such requests, and so
+        // are reads of pages by splice(2), which may wait for records as long as nobody else needs the page.
+        let _ = config.set_max_background(BACKGROUND_MAX);
         let maps = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
         self.hub.set_maps_directly(maps);
         // A lookup that waits must not lock its directory for the lookups of others. All kernels from 4.7 on have it.
@@ -112,7 +118,7 @@ impl Filesystem for Fuse {
 
     fn getattr(&self, request: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let hub = Arc::clone(&self.hub);
-        self.hub.post(self.hub.payer(request), "getattr", When::Lookup, move |view| {
+        self.hub.post(self.hub.payer(request), "getattr", When::Attributes, move |view| {
             match view.attributes(inodes::file(ino.0)) {
                 Ok(found) => reply.attr(&kept(&found), &hub.attr(&found, ino.0, view.since())),
                 Err(error) => reply.error(errno(error)),
@@ -227,7 +233,7 @@ impl Filesystem for Fuse {
         reply: ReplyData,
     ) {
         let read = Read {
-            payer: self.hub.payer(request),
+            payer: self.hub.payer_at(request, handle.0),
             pid: request.pid(),
             ino: ino.0,
             handle: handle.0,
@@ -272,7 +278,7 @@ impl Filesystem for Fuse {
             }
             return;
         }
-        let client = Client { thread: request.pid(), payer: hub.payer(request) };
+        let client = Client { thread: request.pid(), payer: hub.payer_at(request, handle) };
         if self.hub.user_file(handle).is_some() {
             // The kernel splits long writes. The first part has more than a record can hold already.
             if offset > 0 {
@@ -345,7 +351,7 @@ impl Filesystem for Fuse {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        self.hub.post(self.hub.payer(request), "readdir", When::Lookup, move |view| {
+        self.hub.post(self.hub.payer(request), "readdir", When::Attributes, move |view| {
             match view.list(inodes::file(ino.0)) {
                 Ok(all) => {
                     for (index, (number, name, is_dir)) in (0..).zip(all).skip(offset as usize) {
@@ -401,7 +407,7 @@ impl Filesystem for Fuse {
     ) {
         let waits = flags.contains(PollFlags::FUSE_POLL_SCHEDULE_NOTIFY);
         let (hub, handle) = (Arc::clone(&self.hub), handle.0);
-        self.hub.post(self.hub.payer(request), "poll", When::File(handle), move |view| {
+        self.hub.post(self.hub.payer_at(request, handle), "poll", When::File(handle), move |view| {
             view.settle(handle);
             let ready = view.poll(handle, waits);
             let by_clock = view.needs_looking_at(handle);

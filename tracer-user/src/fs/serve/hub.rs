@@ -111,8 +111,9 @@ impl Hub {
         let opener = Arc::new(opener);
         let quotas = tree.engine().quotas.clone();
         Quotas::prepare();
+        let updater = ProgramUpdater::new(tree.engine().user().page().clone());
+        let payers = Payers::new(quotas.clone());
         let jobs = Jobs::new(tree);
-        let updater = ProgramUpdater::new(&jobs);
         Arc::new_cyclic(|own| Self {
             jobs,
             waits: Waits::default(),
@@ -122,7 +123,7 @@ impl Hub {
             state_file: state_file.map(Mutex::new),
             save_at: Mutex::default(),
             updater,
-            payers: Payers::default(),
+            payers,
             quotas,
             opener,
             lookups: Lookups::default(),
@@ -148,6 +149,15 @@ impl Hub {
     /// The payer of a request ([`Payers`]).
     pub(in crate::fs) fn payer(&self, request: &Request) -> u32 {
         self.payers.payer(request.uid(), request.pid())
+    }
+
+    /// The payer of a request to an open file. A set-user-ID program uses files that its caller opened, so root's
+    /// requests count for the payer that opened the file.
+    pub(in crate::fs) fn payer_at(&self, request: &Request, handle: u64) -> u32 {
+        match self.payer(request) {
+            0 => lock(&self.charges).get(&handle).map_or(0, Charge::payer),
+            payer => payer,
+        }
     }
 
     /// Queues a job ([`Jobs::post`]).

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::owner::Turns;
+use super::owner::{LaneKind, Turns};
 use crate::fs::tree::lookup::{Lookup, Text};
 
 type Question = Box<dyn FnOnce() + Send>;
@@ -49,7 +49,7 @@ impl Lookups {
     /// Queues a lookup for a payer. The thread calls `then` afterwards.
     pub(in crate::fs) fn queue(&self, payer: u32, lookup: Lookup, then: impl FnOnce(Text) + Send + 'static) {
         let mut state = self.0.lock();
-        state.questions.push((payer, false), Box::new(move || then(lookup.run())));
+        state.questions.push((payer, LaneKind::Others), Box::new(move || then(lookup.run())));
         if state.has_thread {
             drop(state);
             return self.0.wakes.notify_one();

@@ -3,20 +3,20 @@
 //!
 //! A separate process writes the bits in the programs' memory, with a deadline. A thread writes the status page,
 //! which programs map. It holds neither the tree nor a FUSE request meanwhile: the kernel may first read a page of
-//! the mirror, which is another request.
+//! the mirror, which is another request. The kernel locks a page until such a read is answered, so the thread that
+//! receives requests answers it, whatever else its client has requested.
 
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         mpsc::{Sender, channel},
     },
 };
 
 use fuser::{INodeNo, Notifier};
 
-use super::owner::Jobs;
-use crate::engine::user::PendingUpdates;
+use crate::engine::user::{PendingUpdates, StatusBytes};
 
 type Then = Box<dyn FnOnce() + Send>;
 
@@ -28,7 +28,7 @@ struct Job {
 
 /// Access to the status page and to the kernel, for the thread.
 struct StatusPage {
-    tree: Weak<Jobs>,
+    bytes: StatusBytes,
     /// The inode of each open file by handle. Each payer has an inode of its own, and a mapping keeps its file open.
     open: Mutex<HashMap<u64, u64>>,
     /// Empty until the file system is mounted.
@@ -42,10 +42,9 @@ pub(in crate::fs) struct ProgramUpdater {
 }
 
 impl ProgramUpdater {
-    /// Creates the updater for the tree that these jobs own.
-    pub(in crate::fs) fn new(tree: &Arc<Jobs>) -> Self {
-        let page =
-            StatusPage { tree: Arc::downgrade(tree), open: Mutex::default(), notifier: OnceLock::new() };
+    /// Creates the updater for a page with these bytes.
+    pub(in crate::fs) fn new(bytes: StatusBytes) -> Self {
+        let page = StatusPage { bytes, open: Mutex::default(), notifier: OnceLock::new() };
         Self { page: Arc::new(page), jobs: Mutex::default() }
     }
 
@@ -62,6 +61,12 @@ impl ProgramUpdater {
     /// Removes an open file; does nothing for other files.
     pub(in crate::fs) fn close_page(&self, handle: u64) {
         self.page.open().remove(&handle);
+    }
+
+    /// The page, if it is what this open file shows.
+    pub(in crate::fs) fn page_of(&self, handle: u64) -> Option<Vec<u8>> {
+        let is_open = self.page.open().contains_key(&handle);
+        is_open.then(|| self.page.bytes.to_vec())
     }
 
     /// Performs the updates of programs and then calls `then`, immediately if there are no updates.
@@ -127,8 +132,7 @@ impl StatusPage {
 
     /// Writes the page to the kernel's page cache, where existing mappings see it, or drops it from there if `stale`.
     fn put(&self, stale: bool) {
-        let Some(jobs) = self.tree.upgrade() else { return };
-        let page = jobs.lend().engine().user().page().to_vec();
+        let page = self.bytes.to_vec();
         let Some(notifier) = self.notifier.get() else { return };
         let inodes: BTreeSet<u64> = self.open().values().copied().collect();
         for ino in inodes.into_iter().map(INodeNo) {

@@ -1,22 +1,19 @@
 //! The thread that owns the tree, and its queue of jobs.
 //!
 //! Each request of the kernel becomes a job, and the thread that received it continues at once. Jobs of one payer run
-//! in the order of their arrival, except that lookups of names have a queue of their own: the kernel lets others that
-//! look for the same name wait. Jobs of different queues run in turn, so that a job waits for at most two jobs of each
-//! other payer. Every second turn is for root and the daemon itself, so that their jobs wait for one job of another payer
-//! only. Closing a file comes first: FUSE reports a close asynchronously, and the next request of the same
-//! client may require that the file is closed. A long operation gives turns to other jobs
-//! ([`Scheduler::serve_with`]), which only look at the engine or take records out.
-//!
-//! Other threads borrow the tree by [`Jobs::lend`] and wait for it. The thread that receives requests must not wait.
+//! in the order of their arrival, except that lookups of names have a queue of their own, and so have requests for
+//! attributes and lists: the kernel locks a directory, or lets others that look for the same name wait, until a lookup is
+//! answered. Jobs of different queues run in turn, so that a job waits for at most three jobs of each other payer. Every
+//! second turn is for root and the daemon itself, so that their jobs wait for one job of another payer only. Closing a
+//! file comes first: FUSE reports a close asynchronously, and the next request of the same client may require that the
+//! file is closed. A long operation gives turns to other jobs ([`Scheduler::serve_with`]), which only look at the engine
+//! or take records out.
 
 use std::{
     collections::{HashMap, VecDeque},
-    ops::{Deref, DerefMut},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
-        mpsc::{Receiver, SyncSender, sync_channel},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -46,8 +43,10 @@ pub(in crate::fs) enum When {
     Alone,
     /// Between operations and in turns. The job only looks at the engine or takes records out.
     Any,
-    /// As [`When::Any`], for a job that looks up a name or attributes. It waits only for such jobs of its payer.
+    /// As [`When::Any`], for a job that looks up a name. It waits only for such jobs of its payer.
     Lookup,
+    /// As [`When::Any`], for a job that reads attributes or lists a directory. It waits only for such jobs of its payer.
+    Attributes,
     /// As [`When::Any`], for a request to an open file; in turns only if the file serves no other request and does
     /// not take long.
     File(u64),
@@ -57,16 +56,10 @@ pub(in crate::fs) enum When {
     Closing(u64),
 }
 
-enum Work {
-    Act(Act),
-    /// Another thread has the tree until it gives it back.
-    Lend(SyncSender<()>, Receiver<()>),
-}
-
 struct Job {
     name: &'static str,
     when: When,
-    work: Work,
+    act: Act,
 }
 
 impl Job {
@@ -76,22 +69,30 @@ impl Job {
             When::File(handle) => files.can_serve(handle, has_thread),
             // A text thread uses a busy file, so its close waits.
             When::Closing(handle) => !files.is_busy(handle),
-            When::Alone | When::Any | When::Lookup | When::Ending => true,
+            When::Alone | When::Any | When::Lookup | When::Attributes | When::Ending => true,
         }
     }
 
     fn can_have_turn(&self, files: &FileTable, has_thread: bool, lookups_wait: bool) -> bool {
         match self.when {
             When::Alone | When::Ending => false,
-            When::Any | When::Lookup => !lookups_wait,
+            When::Any | When::Lookup | When::Attributes => !lookups_wait,
             When::File(handle) => files.can_have_turn(handle, has_thread),
             When::Closing(handle) => files.closes_plainly(handle),
         }
     }
 }
 
-/// A payer, and whether its jobs look up names.
-type Lane = (u32, bool);
+/// The jobs that have a queue of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum LaneKind {
+    Lookups,
+    Attributes,
+    Others,
+}
+
+/// A queue of a payer.
+type Lane = (u32, LaneKind);
 
 /// Queued jobs that run in turn.
 pub(super) struct Turns<T> {
@@ -149,7 +150,12 @@ impl Queue {
             When::Closing(_) => return self.closing.push_back(job),
             _ => {}
         }
-        self.turns.push((payer, job.when == When::Lookup), job);
+        let kind = match job.when {
+            When::Lookup => LaneKind::Lookups,
+            When::Attributes => LaneKind::Attributes,
+            _ => LaneKind::Others,
+        };
+        self.turns.push((payer, kind), job);
     }
 
     /// Removes and returns the next job for which `wanted` is true.
@@ -262,10 +268,7 @@ impl Jobs {
         when: When,
         act: impl FnOnce(&mut View<'_>) + Send + 'static,
     ) {
-        self.push(payer, Job { name, when, work: Work::Act(Box::new(act)) });
-    }
-
-    fn push(&self, payer: u32, job: Job) {
+        let job = Job { name, when, act: Box::new(act) };
         let mut queue = lock(&self.queue);
         // After the end, a job is dropped. Its reply is dropped too and returns an error.
         if !queue.ended {
@@ -273,16 +276,6 @@ impl Jobs {
             drop(queue);
             self.wakes.notify_all();
         }
-    }
-
-    /// Borrows the tree between operations. Neither the thread that receives requests nor a job may call this.
-    pub(in crate::fs) fn lend(&self) -> BorrowedTree<'_> {
-        let (grant, granted) = sync_channel(1);
-        let (back, is_back) = sync_channel(1);
-        self.push(OWN, Job { name: "lent", when: When::Alone, work: Work::Lend(grant, is_back) });
-        // An error means that the owner has ended, so that no other thread has the tree.
-        let _ = granted.recv();
-        BorrowedTree { tree: lock(&self.tree), _back: ReturnGuard(back) }
     }
 
     /// Makes long operations give up, the running one and those of queued jobs.
@@ -306,26 +299,13 @@ impl Jobs {
 
     fn run(&self) {
         while let Some(job) = self.next() {
-            match job.work {
-                Work::Act(act) => {
-                    let mut tree = lock(&self.tree);
-                    tree.engine().begin_step(job.name);
-                    act(&mut tree.view());
-                    if job.when == When::Alone {
-                        tree.engine().stale_marks();
-                    }
-                    tree.engine().end_step();
-                }
-                Work::Lend(grant, is_back) => {
-                    if grant.send(()).is_ok() {
-                        let _ = is_back.recv();
-                    }
-                    let mut tree = lock(&self.tree);
-                    tree.engine().stale_marks();
-                    tree.engine().begin_step("marks");
-                    tree.engine().end_step();
-                }
+            let mut tree = lock(&self.tree);
+            tree.engine().begin_step(job.name);
+            (job.act)(&mut tree.view());
+            if job.when == When::Alone {
+                tree.engine().stale_marks();
             }
+            tree.engine().end_step();
         }
     }
 
@@ -358,39 +338,11 @@ impl Jobs {
                 job = queue.take(can_run);
             }
             drop(queue);
-            let Some(Job { name, work: Work::Act(act), .. }) = job else { return };
+            let Some(Job { name, act, .. }) = job else { return };
             engine.begin_step(name);
             act(&mut View::over(engine, &self.files));
             engine.end_step();
         }
-    }
-}
-
-/// The tree, borrowed by another thread. The fields drop in order: the tree is unlocked, then the owner continues.
-pub(in crate::fs) struct BorrowedTree<'a> {
-    tree: MutexGuard<'a, Tree>,
-    _back: ReturnGuard,
-}
-
-struct ReturnGuard(SyncSender<()>);
-
-impl Drop for ReturnGuard {
-    fn drop(&mut self) {
-        let _ = self.0.send(());
-    }
-}
-
-impl Deref for BorrowedTree<'_> {
-    type Target = Tree;
-
-    fn deref(&self) -> &Tree {
-        &self.tree
-    }
-}
-
-impl DerefMut for BorrowedTree<'_> {
-    fn deref_mut(&mut self) -> &mut Tree {
-        &mut self.tree
     }
 }
 
@@ -401,7 +353,7 @@ mod tests {
     fn queue(jobs: &[(u32, &'static str, When)]) -> Queue {
         let mut queue = Queue::default();
         for (payer, name, when) in jobs {
-            queue.push(*payer, Job { name, when: *when, work: Work::Act(Box::new(|_| {})) });
+            queue.push(*payer, Job { name, when: *when, act: Box::new(|_| {}) });
         }
         queue
     }
@@ -441,9 +393,10 @@ mod tests {
     #[test]
     fn a_lookup_does_not_wait_for_reads() {
         let mut jobs = vec![(7, "read", When::File(1)); 300];
-        jobs.extend([(7, "lookup", When::Lookup), (7, "stat", When::Lookup), (0, "root", When::Lookup)]);
+        jobs.extend([(7, "list", When::Attributes); 300]);
+        jobs.extend([(7, "lookup", When::Lookup), (7, "next", When::Lookup), (0, "root", When::Lookup)]);
         let order = names(&mut queue(&jobs), |_| true);
-        assert_eq!(order[..6], ["root", "read", "lookup", "read", "stat", "read"]);
+        assert_eq!(order[..8], ["root", "read", "list", "lookup", "read", "list", "next", "read"]);
     }
 
     #[test]

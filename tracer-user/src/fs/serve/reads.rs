@@ -52,12 +52,29 @@ struct Attempt {
     number: u32,
     /// The place in the text of records that the attempts before reached.
     text: Option<Box<Cursor>>,
+    /// The charge of a read that fills a page, from its start.
+    charge: Option<Charge>,
 }
 
 impl Read {
-    /// Queues the read.
+    /// Answers the read, or queues it.
     pub(in crate::fs) fn start(self, hub: &Arc<Hub>, reply: ReplyData) {
-        self.queue(hub, reply, Attempt::default());
+        if !self.of_page {
+            return self.queue(hub, reply, Attempt::default());
+        }
+        // The kernel keeps the page locked until the answer. Threads of the daemon wait for the lock of these pages, so
+        // their reads do not wait for other jobs.
+        if let Some(page) = hub.updater.page_of(self.handle) {
+            return self.page(hub, &page, reply);
+        }
+        if hub.streams.page_read(self.handle, self.offset) == PageRead::Nowhere {
+            return reply.error(Errno::EIO);
+        }
+        // Each such read is one of the kernel's background requests, whose number is limited.
+        match hub.quotas.charge(self.payer, Kind::WaitingReads, 1) {
+            Ok(charge) => self.queue(hub, reply, Attempt { charge: Some(charge), ..Attempt::default() }),
+            Err(_) => reply.error(Errno::EAGAIN),
+        }
     }
 
     fn queue(self, hub: &Arc<Hub>, reply: ReplyData, attempt: Attempt) {
@@ -68,11 +85,6 @@ impl Read {
     }
 
     fn serve(self, hub: &Arc<Hub>, view: &mut View<'_>, reply: ReplyData, attempt: Attempt) {
-        if self.of_page
-            && let Some(page) = view.page(self.handle)
-        {
-            return self.page(hub, &page, reply);
-        }
         if attempt.number == 0
             && let Some(lookup) = view.lookup_for(self.handle, self.offset)
         {
@@ -85,7 +97,7 @@ impl Read {
                 if let Some(text) = text {
                     ours.jobs().files().put_text(self.handle, text);
                 }
-                self.queue(&ours, reply, Attempt { number: 1, text: None });
+                self.queue(&ours, reply, Attempt { number: 1, ..attempt });
             });
         }
         self.records(hub, view, reply, attempt);
@@ -136,10 +148,10 @@ impl Read {
         if page == PageRead::Nowhere {
             return reply.error(Errno::EIO);
         }
-        // A page stays locked until the read is answered, so only reads of a stream in order may wait.
+        // The page stays locked until the read is answered, so only reads of a stream in order may wait.
         let may_wait = if self.of_page { pages && page == PageRead::Waits } else { true };
         match view.begin_text(self.handle, self.offset, attempt.text) {
-            Ok(Some(begun)) => return self.text(hub, begun, reply),
+            Ok(Some(begun)) => return self.text(hub, begun, reply, attempt.charge),
             Ok(None) => {}
             Err(error) => return reply.error(errno(error)),
         }
@@ -152,10 +164,16 @@ impl Read {
             }
             Ok(Outcome::Wait) if !self.waits => reply.error(Errno::EAGAIN),
             Ok(Outcome::Wait) if !may_wait => reply.error(Errno::EINTR),
-            Ok(Outcome::Wait) => match hub.quotas.charge(self.payer, Kind::WaitingReads, 1) {
-                Ok(charge) => self.wait(hub, reply, charge),
-                Err(_) => reply.error(Errno::EAGAIN),
-            },
+            Ok(Outcome::Wait) => {
+                let charge = attempt.charge.or_else(|| {
+                    let charged = hub.quotas.charge(self.payer, Kind::WaitingReads, 1);
+                    charged.ok()
+                });
+                match charge {
+                    Some(charge) => self.wait(hub, reply, charge),
+                    None => reply.error(Errno::EAGAIN),
+                }
+            }
             Err(error) => reply.error(errno(error)),
         }
     }
@@ -166,6 +184,7 @@ impl Read {
         hub: &Arc<Hub>,
         (open, context, cursor): (Open, LineContext, Box<Cursor>),
         reply: ReplyData,
+        charge: Option<Charge>,
     ) {
         let ours = Arc::clone(hub);
         // A page of a mapping has no end within the text.
@@ -175,7 +194,9 @@ impl Read {
             drop(context);
             move || match text {
                 Ok(text) => reply.data(&text),
-                Err(cursor) => self.queue(&ours, reply, Attempt { number: PATIENCE, text: Some(cursor) }),
+                Err(cursor) => {
+                    self.queue(&ours, reply, Attempt { number: PATIENCE, text: Some(cursor), charge });
+                }
             }
         });
     }
