@@ -17,6 +17,7 @@ pub mod oracle;
 pub mod probes;
 pub mod races;
 pub mod soak;
+pub mod stopped_thread;
 pub mod tracer;
 pub mod tree;
 pub mod triggers;

@@ -229,6 +229,16 @@ impl Page {
         at.map(|at| Self(at.cast())).map_err(rustix::io::Errno::raw_os_error)
     }
 
+    /// Lists an open directory into the page; the number of bytes.
+    ///
+    /// # Errors
+    /// The errno.
+    pub fn list(&self, dir: &File) -> Answer<usize> {
+        // SAFETY: the kernel checks the address.
+        let done = unsafe { libc::syscall(libc::SYS_getdents64, dir.as_raw_fd(), self.0, Self::SIZE) };
+        usize::try_from(done).map_err(|_| number(&std::io::Error::last_os_error()))
+    }
+
     /// Maps a page of zeroes with these access rights.
     ///
     /// # Errors

@@ -9,7 +9,10 @@ use std::{
     convert::Infallible,
     fs::File,
     io::{Read as _, Seek as _, Write as _},
-    os::{fd::AsRawFd as _, unix::process::CommandExt},
+    os::{
+        fd::AsRawFd as _,
+        unix::{fs::OpenOptionsExt as _, process::CommandExt},
+    },
     path::Path,
     process::{Command, ExitCode},
     sync::{Arc, Barrier, Mutex, PoisonError},
@@ -84,6 +87,7 @@ fn run(words: &[&str]) -> anyhow::Result<()> {
         ["as", pid, dir, command] => register_as(pid.parse()?, Path::new(dir), command),
         ["hold", file, bytes] => hold(Path::new(file), number(bytes), 0),
         ["hold", file, bytes, offset] => hold(Path::new(file), number(bytes), number(offset)),
+        ["list", dir, page] => list(Path::new(dir), Path::new(page)),
         ["delete", dir, name] => {
             let done = Data::open(Path::new(dir))?.delete(name);
             said(&format!("deleted {done:?}"));
@@ -92,7 +96,7 @@ fn run(words: &[&str]) -> anyhow::Result<()> {
         ["read", file, count] => read(Path::new(file), number(count)),
         _ => Err(anyhow!(
             "tracer-user-attack [within OWNER UID] watch|become|crowd|stuck|flood|page|write|map|reopen|take|leave|\
-             races|outlived|as|hold|delete|read ..."
+             races|outlived|as|hold|list|delete|read ..."
         )),
     }
 }
@@ -259,12 +263,24 @@ fn map(file: &Path, first: &str, second: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Lists a directory into a mapped page of a file.
+fn list(dir: &Path, page: &Path) -> anyhow::Result<()> {
+    let dir = File::open(dir)?;
+    let file = blocked_fs::open(page)?;
+    let page = in_step("the page", Page::fixed(ONES, Some(&file)))?;
+    said("listing");
+    said(&format!("listed {:?}", page.list(&dir)));
+    Ok(())
+}
+
 /// Opens a file for reading, and by that descriptor for writing when a line arrives on its standard input.
 fn reopen(file: &Path, page: &Path) -> anyhow::Result<()> {
-    let readable = File::open(file)?;
+    // The file may not be readable yet.
+    let descriptor =
+        File::open(file).or_else(|_| File::options().read(true).custom_flags(libc::O_PATH).open(file))?;
     said("opened");
     std::io::stdin().read_line(&mut String::new())?;
-    write(Path::new(&format!("/proc/self/fd/{}", readable.as_raw_fd())), page, "at once")
+    write(Path::new(&format!("/proc/self/fd/{}", descriptor.as_raw_fd())), page, "at once")
 }
 
 /// Acquires more and more of a resource and keeps it. Prints how much was granted, how often it was refused, and the

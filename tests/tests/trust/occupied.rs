@@ -2,20 +2,23 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::num::NonZeroU64;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 
 use anyhow::{Context, Result, ensure};
-use rustix::fs::minor;
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::fs::{Advice, fadvise, minor};
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use tracer_tests::blocked_fs::BlockedFs;
 use tracer_tests::host;
 use tracer_tests::mirror::{Mounted, set, text};
-use tracer_tests::user_events::{Data, Word, in_step};
+use tracer_tests::stopped_thread::StoppedThread;
+use tracer_tests::user_events::{Data, Page, Word, in_step};
 
+use crate::stuck_owner::threads;
 use crate::timed::{await_true, soon, within};
 use crate::user::{Client, open_to_all};
 
@@ -96,6 +99,20 @@ fn a_descriptor_of_a_file_that_was_not_writable_leads_to_no_inode_of_roots() {
         let dir = mirror.dir();
         fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
         let file = dir.join("trace_marker");
+        // A descriptor of `O_PATH` needs no permission. It leads to the inode that all share.
+        let mut attacker =
+            Client::start(ATTACKER, &["reopen", file.to_str().context("a path")?, "/proc/self/exe"])?;
+        ensure!(attacker.line()? == "opened");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o666))?;
+        attacker.go_on()?;
+        ensure!(attacker.line().is_err() && !attacker.child.wait()?.success(), "it opened root's inode");
+        // The path leads to another one.
+        let path = file.to_str().context("a path")?;
+        let mut client = Client::start(ATTACKER, &["write", path, "/proc/self/exe", "at once"])?;
+        ensure!(
+            client.line()? == "writing" && client.line()?.starts_with("written Ok"),
+            "a write by the path"
+        );
         fs::set_permissions(&file, fs::Permissions::from_mode(0o444))?;
         ensure!(fs::metadata(&file)?.permissions().mode() & 0o777 == 0o444);
         let held = BlockedFs::mount("inode-reopened")?;
@@ -124,9 +141,7 @@ fn what_another_user_does_with_a_file_is_seen_by_all() {
         let file = dir.join("trace_marker");
         let look = |uid: u32, word: &str| -> Result<String> {
             let script = format!("stat -c {word} {0} && ls -l {0} | cut -c1-10", file.display());
-            let mut command = std::process::Command::new("setpriv");
-            command.args([format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".to_owned()]);
-            let output = command.args(["sh", "-c", &script]).output().context("setpriv of util-linux")?;
+            let output = run_as(uid, &["sh", "-c", &script]).output().context("setpriv of util-linux")?;
             Ok(String::from_utf8_lossy(&output.stdout).into_owned())
         };
         // Each user's view of the attributes follows a change at once.
@@ -156,6 +171,136 @@ fn what_another_user_does_with_a_file_is_seen_by_all() {
         ensure!(fs::metadata(&file)?.permissions().mode() & 0o777 == 0o600);
         ensure!(look(OTHER, "%a")?.starts_with("600\n"));
         ensure!(text(dir, "trace")?.contains(": mine"), "no mark");
+        mirror.stop()?.success().map(drop)
+    });
+}
+
+/// Runs a program as another user.
+fn run_as(uid: u32, words: &[&str]) -> std::process::Command {
+    let mut command = std::process::Command::new("setpriv");
+    command.args([format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".to_owned()]);
+    command.args(words);
+    command
+}
+
+#[test]
+fn a_directory_that_a_user_keeps_locked_delays_no_use_of_roots_files() {
+    host::as_root(|| {
+        let mirror = Mounted::start("dir-lock")?;
+        let dir = mirror.dir().to_owned();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o755))?;
+        ensure!(text(&dir, "tracing_on")? == "1\n");
+        let held = BlockedFs::mount("dir-lock")?;
+        let (path, page) = (dir.to_str().context("a path")?, held.file());
+        let mut attacker = Client::start(ATTACKER, &["list", path, page.to_str().context("a path")?])?;
+        ensure!(attacker.line()? == "listing");
+        await_true("the kernel waits for the page", || Ok(held.reads() > 0))?;
+        // All who want to read the directory now wait behind one who wants to change it.
+        let absent = dir.join("absent");
+        let mut maker = run_as(ATTACKER, &["mkdir", absent.to_str().context("a path")?]).spawn()?;
+        let locked = await_true("mkdir waits for the lock", || Ok(threads(maker.id())? == ['D']));
+        let file = dir.join("tracing_on");
+        let victim = promptly("root's write", move || {
+            for times in 0..20 {
+                let seen =
+                    run_as(ATTACKER, &["stat", "-c", "%a", file.to_str().context("a path")?]).output()?;
+                ensure!(seen.stdout == b"640\n", "{times}: {seen:?}");
+                fs::write(&file, "1")?;
+                ensure!(fs::read_to_string(&file)? == "1\n");
+            }
+            Ok(())
+        });
+        held.release();
+        maker.wait()?;
+        locked?;
+        victim?;
+        mirror.stop()?.success().map(drop)
+    });
+}
+
+#[test]
+fn a_mount_on_a_file_of_roots_stays_when_users_look_at_it() {
+    host::as_root(|| {
+        let mirror = Mounted::start("masked")?;
+        let dir = mirror.dir();
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
+        let file = dir.join("trace_marker");
+        mount_bind("/dev/null", &file)?;
+        let path = file.to_str().context("a path")?;
+        let seen = run_as(ATTACKER, &["stat", "-c", "%F", path]).output();
+        let is_masked = fs::metadata(&file).map(|found| found.file_type().is_char_device());
+        unmount(&file, UnmountFlags::DETACH)?;
+        ensure!(is_masked? && seen?.stdout == b"character special file\n", "the mount is gone");
+        mirror.stop()?.success().map(drop)
+    });
+}
+
+/// Number of the kernel's background requests that fuser allows if it is not told otherwise.
+const USUAL_BACKGROUND: usize = 16;
+
+#[test]
+fn pages_that_wait_for_records_delay_no_close() {
+    host::as_root(|| {
+        let mirror = Mounted::start("background")?;
+        let (dir, connections) = (mirror.dir().to_owned(), Connections::mount("background")?);
+        let mut streams = Vec::new();
+        for number in 0..=USUAL_BACKGROUND {
+            let instance = dir.join(format!("instances/wait-{number}"));
+            fs::create_dir(&instance)?;
+            streams.push(File::open(instance.join("per_cpu/cpu0/trace_pipe_raw"))?);
+        }
+        // The caller does not wait for these reads. Kernels before 6.5 know no size of the files, and read nothing.
+        for stream in &streams {
+            let same = stream.try_clone()?;
+            promptly("a request for a page", move || {
+                Ok(fadvise(&same, 0, NonZeroU64::new(4096), Advice::WillNeed)?)
+            })?;
+        }
+        let waiting = connections.waiting(&dir)?;
+        eprintln!("{waiting} reads wait");
+        for times in 0..3 {
+            let (path, what) = (dir.join("trace_pipe"), format!("open {times} of trace_pipe"));
+            promptly(&what, move || {
+                // A close is reported asynchronously.
+                await_true("a second reader is refused until the first one is closed", || {
+                    Ok(File::open(&path).is_ok())
+                })
+            })?;
+        }
+        drop(streams);
+        mirror.stop()?.success().map(drop)
+    });
+}
+
+#[test]
+fn a_page_that_others_store_is_read_whatever_its_reader_has_requested() {
+    host::as_root(|| {
+        let mirror = Mounted::start("status-page")?;
+        let (dir, connections) = (mirror.dir().to_owned(), Connections::mount("status-page")?);
+        let (status, stream) = (
+            File::open(dir.join("user_events_status"))?,
+            File::open(dir.join("per_cpu/cpu0/trace_pipe_raw"))?,
+        );
+        let page = Page::of(&status).map_err(std::io::Error::from_raw_os_error)?;
+        // All requests wait that need the thread that owns the tree.
+        let owner = StoppedThread::named(mirror.pid(), "owner")?;
+        let (path, before) = (dir.join("absent"), connections.waiting(&dir)?);
+        let waits = std::thread::spawn(move || fs::metadata(path).is_err());
+        let sent = await_true("a lookup waits", || Ok(connections.waiting(&dir)? > before));
+        let seen = promptly("a page of the status", move || Ok(page.bit(0)));
+        // The page that tells the kernel the size of the stream.
+        let same = stream.try_clone()?;
+        let last = promptly("the last page of a stream", move || {
+            Ok(fadvise(&same, (1 << 62) - 4096, NonZeroU64::new(4096), Advice::WillNeed)?)
+        });
+        let answered = await_true("only the lookup waits", || Ok(connections.waiting(&dir)? <= before + 1));
+        drop(owner);
+        ensure!(waits.join().is_ok_and(|absent| absent), "the lookup");
+        sent?;
+        ensure!(!seen?, "an event is on");
+        last?;
+        answered?;
+        drop((status, stream));
         mirror.stop()?.success().map(drop)
     });
 }
@@ -198,7 +343,11 @@ impl Stopped {
     fn new(pid: u32) -> Result<Self> {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).context("a process")?;
         kill_process(pid, Signal::STOP)?;
-        Ok(Self(pid))
+        let stopped = Self(pid);
+        // One thread receives the signal and stops the others.
+        let id = pid.as_raw_nonzero().get().unsigned_abs();
+        await_true("all threads stop", || Ok(threads(id)?.iter().all(|state| *state == 'T')))?;
+        Ok(stopped)
     }
 }
 
@@ -212,8 +361,8 @@ impl Drop for Stopped {
 struct Connections(PathBuf);
 
 impl Connections {
-    fn mount() -> Result<Self> {
-        let dir = std::env::temp_dir().join(format!("tracer-fusectl-{}", std::process::id()));
+    fn mount(purpose: &str) -> Result<Self> {
+        let dir = std::env::temp_dir().join(format!("tracer-fusectl-{purpose}-{}", std::process::id()));
         fs::create_dir_all(&dir)?;
         mount("fusectl", &dir, "fusectl", MountFlags::empty(), None)?;
         Ok(Self(dir))
@@ -240,7 +389,7 @@ const LOOKUPS: u32 = 20;
 fn lookups_in_a_directory_do_not_wait_for_one_another() {
     host::as_root(|| {
         let mirror = Mounted::start("dirops")?;
-        let (dir, connections) = (mirror.dir().to_owned(), Connections::mount()?);
+        let (dir, connections) = (mirror.dir().to_owned(), Connections::mount("dirops")?);
         // The kernel has the directory's attributes.
         fs::metadata(&dir)?;
         let (done, is_done) = channel();

@@ -69,7 +69,7 @@ impl Drop for Stuck {
 }
 
 /// The states of a process's threads.
-fn threads(pid: u32) -> Result<Vec<char>> {
+pub(crate) fn threads(pid: u32) -> Result<Vec<char>> {
     let mut states = Vec::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();

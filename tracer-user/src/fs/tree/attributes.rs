@@ -21,6 +21,14 @@ pub struct Attributes {
     pub size: u64,
 }
 
+impl Attributes {
+    /// Whether a user other than root may open the file. Root's group counts as root.
+    pub fn opens_to_others(&self) -> bool {
+        let Self { mode, uid, gid, .. } = *self;
+        mode & 0o006 != 0 || (gid != 0 && mode & 0o060 != 0) || (uid != 0 && mode & 0o600 != 0)
+    }
+}
+
 /// The owner of all files, and the permissions of the top directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {

@@ -1,8 +1,12 @@
-//! The inodes of files: each payer but root has its own, so that no payer waits for the lock of another's.
+//! The inodes of files: each payer has its own inode of a file that users may open, so that no payer waits for the lock
+//! of another's.
 //!
 //! The kernel locks an inode while write(2) copies its data and until the write is answered. The client decides how long
 //! the copy takes: its buffer can be a page of a file system that it serves itself. A chmod(2) and the writes of all
 //! others to the inode wait meanwhile, and cannot be killed. tracefs has no such lock.
+//!
+//! Payers with different inodes remove the file's name from the kernel's cache: the next lookup locks the directory, which
+//! any user can keep locked, and a mount on the file ends. So all share the inode of a file that only root may open.
 //!
 //! The number of an inode is the number of its file, and a slot in the bits above [`NUMBER_BITS`]. A slot belongs to a
 //! payer while the kernel knows an inode of it. Root's slot is 0, and directories have only that one. The kernel must not
@@ -45,6 +49,11 @@ pub(in crate::fs) fn file(ino: u64) -> u64 {
     ino & ((1 << NUMBER_BITS) - 1)
 }
 
+/// Whether it is the inode of root, or of a file that only root may open.
+pub(in crate::fs) fn is_roots(ino: u64) -> bool {
+    ino >> NUMBER_BITS == 0
+}
+
 impl Inodes {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -52,7 +61,7 @@ impl Inodes {
 
     /// The inode of a file for a payer, which a lookup returns to the kernel.
     pub(in crate::fs) fn look_up(&self, attributes: &Attributes, payer: u32) -> u64 {
-        if payer == 0 || attributes.is_dir {
+        if payer == 0 || attributes.is_dir || !attributes.opens_to_others() {
             return attributes.number;
         }
         self.state().slot(payer) << NUMBER_BITS | attributes.number
@@ -117,6 +126,15 @@ mod tests {
         assert_ne!(of(5), first);
         inodes.forget(number, 10);
         assert_eq!(of(0), number);
+    }
+
+    #[test]
+    fn all_share_the_inode_of_a_file_that_only_root_may_open() {
+        let inodes = Inodes::default();
+        let of =
+            |mode, uid, gid| inodes.look_up(&Attributes { mode, uid, gid, ..attributes(77, false) }, 5) == 77;
+        assert!(of(0o640, 0, 0) && of(0o660, 0, 0) && of(0o600, 0, 7) && of(0, 1, 1));
+        assert!(!of(0o644, 0, 0) && !of(0o602, 0, 0) && !of(0o640, 0, 7) && !of(0o600, 7, 0));
     }
 
     #[test]
