@@ -7,13 +7,14 @@
 
 use std::collections::HashSet;
 
-use super::{Saved, SavedHist, SavedInstance};
+use super::{Saved, SavedHist, SavedInstance, escaped::Escaped};
 use crate::{
     buffer::{PageSize, clock::Clock},
     engine::{
         instances::{table::is_name, thread_lists::PID_LIMIT},
         tasks::CAPACITY_MAX,
     },
+    lang::define::LINE_MAX,
 };
 
 /// Maximum size of a state file in bytes.
@@ -32,6 +33,9 @@ const PIDS_MAX: usize = 1 << 22;
 /// Maximum bytes of a definition, a command or a filter: several times the limit of one write, because the shown text
 /// may be longer.
 const TEXT_MAX: usize = 64 * 1024;
+/// Maximum bytes of the name of a system or event: the length of a definition. The kernel's names of user events and of
+/// synthetic events are as long as the text allows.
+const EVENT_NAME_MAX: usize = LINE_MAX;
 /// Maximum number of lines of a `trigger` file.
 const LINES_MAX: usize = 4096;
 /// Maximum size of a buffer in bytes: more than any machine has.
@@ -47,7 +51,7 @@ pub enum SavedError {
     #[error(transparent)]
     Form(#[from] serde_json::Error),
     /// A value in it could not have been set.
-    #[error("{what} of {whose}")]
+    #[error("{what} of {}", Escaped(.whose))]
     Value {
         /// The kind of value.
         what: &'static str,
@@ -65,7 +69,9 @@ impl Saved {
         if bytes.len() > BYTES_MAX {
             return Err(SavedError::TooLong);
         }
-        let saved: Self = serde_json::from_slice(bytes)?;
+        let mut saved: Self = serde_json::from_slice(bytes)?;
+        // Clients choose these names and texts, so they must not decide about the rest.
+        saved.skip_bad_entries_of_clients();
         saved.check()?;
         Ok(saved)
     }
@@ -129,6 +135,16 @@ impl SavedInstance {
     }
 }
 
+/// Whether a text is within the limits of definitions, commands and filters.
+pub(super) fn is_text(text: &str) -> bool {
+    text.len() <= TEXT_MAX && !text.contains('\0')
+}
+
+/// Whether this can be the name of a system or an event.
+pub(super) fn is_event_name(name: &str) -> bool {
+    !matches!(name, "" | "." | "..") && name.len() <= EVENT_NAME_MAX && !name.contains(['/', '\0'])
+}
+
 /// Checks values that belong to something of this name.
 #[derive(Clone, Copy)]
 struct Checked<'a>(&'a str);
@@ -139,11 +155,11 @@ impl Checked<'_> {
     }
 
     fn event(self, system: &str, event: &str) -> Result<(), SavedError> {
-        self.is("the name of an event", is_name(system) && is_name(event))
+        self.is("the name of an event", is_event_name(system) && is_event_name(event))
     }
 
     fn text(self, what: &'static str, text: &str) -> Result<(), SavedError> {
-        self.is(what, text.len() <= TEXT_MAX && !text.contains('\0'))
+        self.is(what, is_text(text))
     }
 
     fn texts(self, what: &'static str, many: &'static str, all: &[String]) -> Result<(), SavedError> {
@@ -211,6 +227,11 @@ mod tests {
             ("/instances/1/traced/0", json!(PID_LIMIT), "the threads of below"),
             ("/instances/1/events/0/0", json!("a/b"), "the name of an event of below"),
             ("/instances/1/filters/0/1", json!(""), "the name of an event of below"),
+            (
+                "/instances/1/events/0/1",
+                json!("e".repeat(EVENT_NAME_MAX + 1)),
+                "the name of an event of below",
+            ),
             ("/instances/1/filters/0/2", json!(long), "a filter of below"),
             ("/instances/1/triggers/0/2/0", json!(long), "a trigger of below"),
             ("/instances/1/awaited/0", json!(long), "an awaited event of below"),

@@ -5,9 +5,12 @@
 
 mod boot;
 mod check;
+mod clients;
+mod escaped;
 
 pub use boot::{Boot, boot};
 pub use check::{BYTES_MAX as SAVED_MAX, SavedError};
+pub use escaped::Escaped;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -101,9 +104,10 @@ pub struct SavedInstance {
 }
 
 impl SavedInstance {
-    fn of(state: &Instance, status: &Status<'_>, events: &Events) -> Self {
+    fn of(state: &Instance, status: &Status<'_>, engine: &Engine) -> Self {
+        let events: &Events = engine.registry.events();
         let name = |event: EventId| {
-            let known = events.get(event)?;
+            let known = events.get(event).filter(|_| lasts(engine, event))?;
             Some((events.system(known.system)?.name.clone(), known.name.clone()))
         };
         let mut filters: Vec<_> = state
@@ -151,6 +155,12 @@ impl SavedInstance {
     }
 }
 
+/// Whether an event can exist again when the settings are restored. Settings of a user event that ends with its programs
+/// are not saved: any client can make many such events with long names.
+fn lasts(engine: &Engine, event: EventId) -> bool {
+    !engine.user.has(event) || engine.user.is_saved(event)
+}
+
 /// Checks that a path still leads to the same file.
 fn same(found: Found, was: Option<Identity>) -> Result<Found, Errno> {
     if was.is_none_or(|was| was == found.file.identity()) { Ok(found) } else { Err(Errno::STALE) }
@@ -174,9 +184,7 @@ pub fn settings(engine: &Engine) -> Saved {
         programs,
         program_files,
         names: engine.tasks.capacity(),
-        instances: instances
-            .map(|(state, status)| SavedInstance::of(state, &status, engine.registry.events()))
-            .collect(),
+        instances: instances.map(|(state, status)| SavedInstance::of(state, &status, engine)).collect(),
         hists: saved_hists(engine),
     }
 }
@@ -323,6 +331,9 @@ fn restore_one(
 fn saved_hists(engine: &Engine) -> Vec<SavedHist> {
     let saved = |trigger: &hist::Trigger| {
         let state = engine.instances.get(trigger.instance)?;
+        if engine.registry.events().by_id(trigger.event.id).is_some_and(|event| !lasts(engine, event)) {
+            return None;
+        }
         Some(SavedHist {
             instance: state.name.clone(),
             system: trigger.event.system.clone(),

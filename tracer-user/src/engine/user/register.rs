@@ -311,7 +311,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{engine::facts::Facts, event::InstanceId};
+    use crate::engine::{facts::Facts, saved::Saved};
 
     /// An engine for this kernel, if one can be created.
     fn engine() -> Option<Engine> {
@@ -348,6 +348,25 @@ mod tests {
         assert!(engine.user.known.is_empty());
         // A limit against a cost that grows with each event. It usually takes a second.
         assert!(since.elapsed() < Duration::from_secs(120), "{:?}", since.elapsed());
+    }
+
+    #[test]
+    fn settings_of_user_events_never_make_a_saved_state_invalid() {
+        let Some(mut engine) = engine() else { return };
+        let file = engine.user.open(7, &engine.quotas).unwrap();
+        let (ends, stays) = ("e".repeat(500), "s".repeat(500));
+        for (name, persists) in [(&ends, false), (&stays, true)] {
+            let kind = Registration { persists, multi: false };
+            let text = format!("{name} u32 a");
+            let made =
+                register_event(&mut engine, (file, 7), text.as_bytes(), Layout::Address, kind, persists);
+            engine.instances.state(InstanceId::TOP).unwrap().enabled.insert(made.unwrap().event);
+        }
+        let saved = crate::engine::saved::settings(&engine);
+        let parsed = Saved::parse(&serde_json::to_vec(&saved).unwrap()).unwrap();
+        assert_eq!(parsed, saved);
+        // The other one ends with its programs.
+        assert_eq!(parsed.instances[0].events, [(SYSTEM.to_owned(), stays)]);
     }
 
     #[test]

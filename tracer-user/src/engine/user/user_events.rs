@@ -44,6 +44,11 @@ pub(super) struct Known {
 }
 
 impl Known {
+    /// Whether it survives the daemon.
+    fn is_saved(&self) -> bool {
+        self.persists && self.saved
+    }
+
     /// Whether an open file registered it.
     pub(super) fn has_files(&self) -> bool {
         self.holders.values().any(|holding| holding.files > 0)
@@ -140,6 +145,11 @@ impl UserEvents {
         self.known.contains_key(&event)
     }
 
+    /// Whether an event survives the daemon.
+    pub(in crate::engine) fn is_saved(&self, event: EventId) -> bool {
+        self.known.get(&event).is_some_and(Known::is_saved)
+    }
+
     /// Events of a name, the oldest first.
     pub(super) fn named(&self, name: &str) -> Vec<EventId> {
         let Some(named) = self.names.get(name) else { return Vec::new() };
@@ -183,7 +193,7 @@ impl UserEvents {
 
     /// Lines of `dynamic_events` with their serial numbers, of all events or of those that survive the daemon.
     pub(in crate::engine) fn lines(&self, lasting: bool) -> impl Iterator<Item = (u64, Vec<u8>)> {
-        let meant = self.known.values().filter(move |known| known.persists && known.saved || !lasting);
+        let meant = self.known.values().filter(move |known| known.is_saved() || !lasting);
         meant.map(|known| (known.serial, known.event.read_back().into_bytes()))
     }
 
