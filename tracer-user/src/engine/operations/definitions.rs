@@ -1,5 +1,7 @@
 //! Changes of definitions: applies writes to definition files line by line, and then the consequences for instances.
 
+use rustix::io::Errno;
+
 use crate::{
     engine::{
         Cooperative, Engine,
@@ -12,8 +14,8 @@ use crate::{
     event::dynamic::Kind,
     kernel::opened::Identity,
     lang::{
-        define::{File, Line, Request, deletion, lines, request},
-        facts::Files,
+        define::{File, Line, Request, deletion, files, lines, request},
+        facts::{FileRequest, Files, Found},
         synth,
     },
 };
@@ -61,6 +63,28 @@ pub(in crate::engine) fn define(
         define_line(engine, file, line.map_err(|_| ErrorKind::Invalid)?, (files, payer))?;
     }
     Ok(())
+}
+
+/// Defines an event again by an entry of [`saved_definitions`]. `look` opens the file that the entry names.
+///
+/// An entry is one definition. It is not split into lines: the text of a user event, which clients choose, may have
+/// newlines, and what follows them could delete or define other events.
+///
+/// # Errors
+/// The kernel's error for the definition; `EINVAL` for anything but one definition.
+pub(in crate::engine) fn restore(
+    engine: &mut Engine,
+    entry: &[u8],
+    look: impl FnMut(&FileRequest) -> Result<Found, Errno>,
+) -> Result<(), CommandError> {
+    let line = Line::split(entry);
+    match request(&line, File::Dynamic) {
+        Request::User => return user::restore(engine, entry),
+        Request::Probe | Request::Synthetic if !entry.contains(&b'\n') => {}
+        _ => return Err(ErrorKind::Invalid.into()),
+    }
+    let files = Files::of(files(File::Dynamic, entry), look);
+    define_line(engine, File::Dynamic, entry, (&files, 0))
 }
 
 /// Deletes all events of a file, when it is emptied.

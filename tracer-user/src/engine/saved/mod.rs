@@ -7,6 +7,8 @@ mod boot;
 mod check;
 mod clients;
 mod escaped;
+#[cfg(test)]
+mod tests;
 
 pub use boot::{Boot, boot};
 pub use check::{BYTES_MAX as SAVED_MAX, SavedError};
@@ -27,7 +29,6 @@ use crate::{
     event::{EventId, InstanceId},
     kernel::opened::Identity,
     lang::{
-        define::{File, files},
         facts::{FileRequest, Files, Found},
         hist,
     },
@@ -161,6 +162,11 @@ fn lasts(engine: &Engine, event: EventId) -> bool {
     !engine.user.has(event) || engine.user.is_saved(event)
 }
 
+/// Whether an entry only adds the events of one program.
+fn is_one_program(path: &str) -> bool {
+    path.starts_with('/') && !path.contains('\n')
+}
+
 /// Checks that a path still leads to the same file.
 fn same(found: Found, was: Option<Identity>) -> Result<Found, Errno> {
     if was.is_none_or(|was| was == found.file.identity()) { Ok(found) } else { Err(Errno::STALE) }
@@ -173,7 +179,8 @@ pub fn settings(engine: &Engine) -> Saved {
         .ids()
         .into_iter()
         .filter_map(|instance| Some((engine.instances.get(instance)?, engine.status(instance)?)));
-    let text = |line: &[u8]| String::from_utf8_lossy(line).trim_end_matches('\n').to_owned();
+    // A name in a definition may end in newlines, too.
+    let text = |line: &[u8]| String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(line)).into_owned();
     let (definitions, definition_files) =
         definitions::saved_definitions(engine).into_iter().map(|(line, file)| (text(&line), file)).unzip();
     let (programs, program_files) =
@@ -200,13 +207,17 @@ pub fn restore(
     // State files of versions without identities have none.
     let of = |all: &[Option<Identity>], at: usize| all.get(at).copied().flatten();
     for (at, line) in saved.definitions.iter().enumerate() {
-        let (wanted, file) = (files(File::Dynamic, line.as_bytes()), of(&saved.definition_files, at));
-        let files = Files::of(wanted, |one| look(one).and_then(|found| same(found, file)));
-        if let Err(error) = definitions::define(engine, File::Dynamic, line.as_bytes(), &files, 0) {
+        let file = of(&saved.definition_files, at);
+        let found = |one: &FileRequest| look(one).and_then(|found| same(found, file));
+        if let Err(error) = definitions::restore(engine, line.as_bytes(), found) {
             failed.push((format!("dynamic event {line}"), error));
         }
     }
     for (at, path) in saved.programs.iter().enumerate() {
+        if !is_one_program(path) {
+            failed.push((format!("program {path}"), ErrorKind::Invalid.into()));
+            continue;
+        }
         let (wanted, file) = (program_files(path.as_bytes()), of(&saved.program_files, at));
         let files = Files::of(wanted, |one| look(one).and_then(|found| same(found, file)));
         if let Err(error) = definitions::define_programs(engine, Some((path.as_bytes(), &files, 0))) {

@@ -41,6 +41,8 @@ use crate::{
     lang::{ctype, define::Line, user::Command},
 };
 
+/// The start of a line of `dynamic_events` that defines a user event.
+const PREFIX: &[u8] = b"u:";
 /// Nanoseconds after a change during which a child may have been born with the previous state.
 const SETTLING: u64 = 2_000_000_000;
 /// Time limit for processing births and ends of processes, and the limit if a request waits for it.
@@ -223,10 +225,19 @@ pub(in crate::engine) fn learn(engine: &mut Engine) {
 
 /// Defines a user event by a line of `dynamic_events`.
 pub(in crate::engine) fn define(engine: &mut Engine, line: &[u8]) -> Result<(), CommandError> {
-    let text = line.strip_prefix(b"u:").ok_or(ErrorKind::Invalid)?;
-    let text = ctype::trim_start(text);
-    register::find(engine, Command::split(text)?, Registration { persists: true, multi: false }, 0, true)
-        .map(drop)
+    let text = line.strip_prefix(PREFIX).ok_or(ErrorKind::Invalid)?;
+    find_lasting(engine, ctype::trim_start(text))
+}
+
+/// Defines a saved user event by the text of [`Event::read_back`]. Names may have blanks and `#`, at which a line of
+/// `dynamic_events` would be cut.
+pub(in crate::engine) fn restore(engine: &mut Engine, text: &[u8]) -> Result<(), CommandError> {
+    find_lasting(engine, text.strip_prefix(PREFIX).ok_or(ErrorKind::Invalid)?)
+}
+
+fn find_lasting(engine: &mut Engine, command: &[u8]) -> Result<(), CommandError> {
+    let kind = Registration { persists: true, multi: false };
+    register::find(engine, Command::split(command)?, kind, 0, true).map(drop)
 }
 
 /// Deletes user events by a line of `dynamic_events`. Returns their number.

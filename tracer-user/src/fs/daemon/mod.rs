@@ -39,7 +39,7 @@ use crate::{
         CommandError, Cooperative, Engine,
         client_memory::ClientMemory,
         confine, is_published, prepare_marks,
-        saved::{self, Boot},
+        saved::{self, Boot, Escaped},
     },
     ring::Waiter,
     sys::{mount, process::worker::Worker},
@@ -309,7 +309,8 @@ fn prepare(engine: &mut Engine, mut state_file: Option<&mut StateFile>, opener: 
     let log_failed = |failed: Vec<(String, CommandError)>| {
         for (what, error) in failed {
             let errno = error.errno();
-            tracing::warn!(%errno, "{what}: {error}");
+            // Clients choose the names of user events.
+            tracing::warn!(%errno, "{}", Escaped(&format!("{what}: {error}")));
         }
     };
     let state = state_file.as_ref().filter(|_| options.restore).and_then(|state_file| state_file.load());
