@@ -3,20 +3,28 @@
 //! `/proc/PID/maps` is read under the lock of that process's address space, which the process can hold indefinitely.
 //! So a thread reads it, and the caller waits for a moment and tries again. If it is not read in time, addresses have
 //! no names. The thread may keep waiting; a signal that ends the daemon ends it. The number of threads is limited per
-//! uid and in total.
+//! payer and in total.
+//!
+//! Any file of a process in `/proc` can block like this: reading it can take the last reference to the address space
+//! of a process that ends. So the payer is found without reading: the directory belongs to the process's effective
+//! user. The payer is charged before the thread starts.
 
-use crate::engine::command::error::{CommandError, ErrorKind};
+use crate::engine::{
+    command::error::{CommandError, ErrorKind},
+    payers::Payers,
+    quota::Quotas,
+};
 use std::{
     collections::HashMap,
     fs::File,
     io::Read,
     os::fd::OwnedFd,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
 use rustix::{
-    fs::{Mode, OFlags, open, openat},
+    fs::{Mode, OFlags, fstat, open, openat},
     io::Errno,
 };
 
@@ -25,8 +33,8 @@ const MOMENT: Duration = Duration::from_millis(2);
 const PATIENCE: Duration = Duration::from_millis(250);
 /// How long an answer is valid.
 const AGE: Duration = Duration::from_millis(500);
-/// Maximum number of threads that read for processes of one uid, for all, and the part that is reserved for root.
-const THREADS_PER_UID: usize = 4;
+/// Maximum number of threads that read for processes of one payer, for all, and the part that is reserved for root.
+const THREADS_PER_PAYER: usize = 4;
 const THREADS: usize = 16;
 const THREADS_OF_ROOT: usize = 4;
 /// Size of a thread's stack in bytes.
@@ -68,15 +76,16 @@ struct MapsRequest {
 #[derive(Debug, Default)]
 struct State {
     processes: HashMap<u32, MapsRequest>,
-    /// Number of threads, and by uid of the processes that they read.
-    threads: usize,
-    uids: HashMap<u32, usize>,
+    /// Number of threads, by payer of the processes that they read.
+    threads: HashMap<u32, usize>,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
     answered: Condvar,
+    /// Created at the first use, because it reads files.
+    payers: OnceLock<Payers>,
 }
 
 impl Shared {
@@ -108,15 +117,34 @@ impl State {
         }
     }
 
-    /// Whether another thread may read for a process of a uid.
-    fn may_read(&self, uid: u32) -> bool {
-        let all: usize = self.uids.values().sum();
-        let own = self.uids.get(&uid).copied().unwrap_or(0);
-        uid == 0 || own < THREADS_PER_UID && all < THREADS - THREADS_OF_ROOT
+    /// Charges a payer for a thread; false if it or all have too many.
+    fn take_thread(&mut self, payer: u32) -> bool {
+        let all: usize = self.threads.values().sum();
+        let root = self.threads.get(&0).copied().unwrap_or(0);
+        let own = self.threads.entry(payer).or_default();
+        let has_room = payer == 0 || *own < THREADS_PER_PAYER && all - root < THREADS - THREADS_OF_ROOT;
+        let taken = has_room && all < THREADS;
+        *own += usize::from(taken);
+        self.drop_unused(payer);
+        taken
     }
 
-    fn end(&mut self, process: u32, objects: Objects) {
-        self.threads -= 1;
+    /// Ends a charge of [`State::take_thread`].
+    fn give_thread(&mut self, payer: u32) {
+        if let Some(own) = self.threads.get_mut(&payer) {
+            *own = own.saturating_sub(1);
+        }
+        self.drop_unused(payer);
+    }
+
+    fn drop_unused(&mut self, payer: u32) {
+        if self.threads.get(&payer) == Some(&0) {
+            self.threads.remove(&payer);
+        }
+    }
+
+    /// Answers the request for a process.
+    fn answer(&mut self, process: u32, objects: Objects) {
         if let Some(request) = self.processes.get_mut(&process) {
             request.runs = false;
             request.answer = Some((Instant::now(), Arc::new(objects)));
@@ -128,7 +156,6 @@ impl Maps {
     /// The mappings of a process, empty if it has ended or cannot be read; `None` if the caller must try again.
     pub(in crate::engine) fn of(&self, process: u32) -> Option<Arc<Objects>> {
         let mut state = self.0.lock();
-        let threads = state.threads;
         if !state.processes.contains_key(&process) {
             state.forget();
         }
@@ -146,10 +173,7 @@ impl Maps {
             if request.answer.take().is_some() {
                 request.since = Instant::now();
             }
-            if threads < THREADS && self.start(process) {
-                request.runs = true;
-                state.threads += 1;
-            }
+            self.begin(&mut state, process);
         }
         let until = Instant::now() + MOMENT;
         loop {
@@ -165,44 +189,48 @@ impl Maps {
         }
     }
 
-    /// Starts a thread that reads for a process.
-    fn start(&self, process: u32) -> bool {
+    /// Begins to read for a process. Answers at once if it has ended, or if too many threads read for its payer.
+    fn begin(&self, state: &mut State, process: u32) {
+        let Some((dir, payer)) = self.find(process).filter(|(_, payer)| state.take_thread(*payer)) else {
+            return state.answer(process, Objects::default());
+        };
+        if !self.start(process, dir, payer) {
+            return state.give_thread(payer);
+        }
+        if let Some(request) = state.processes.get_mut(&process) {
+            request.runs = true;
+        }
+    }
+
+    /// The directory of a process in `/proc`, and the payer of its effective user. Reads no file of the process.
+    fn find(&self, process: u32) -> Option<(OwnedFd, u32)> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        // The descriptor stays bound to this process, even if its id is reused.
+        let dir = open(format!("/proc/{process}"), flags, Mode::empty()).ok()?;
+        let uid = fstat(&dir).ok()?.st_uid;
+        Some((dir, self.0.payers.get_or_init(|| Payers::new(Quotas::default())).payer(uid, process)))
+    }
+
+    /// Starts a thread that reads for a process, whose payer is charged for it.
+    fn start(&self, process: u32, dir: OwnedFd, payer: u32) -> bool {
         let shared = Arc::clone(&self.0);
         let thread = std::thread::Builder::new().name("maps".to_owned()).stack_size(STACK);
         let started = thread.spawn(move || {
-            let objects = read(&shared, process).unwrap_or_default();
-            shared.lock().end(process, objects);
+            let objects = read(&dir).unwrap_or_default();
+            let mut state = shared.lock();
+            state.give_thread(payer);
+            state.answer(process, objects);
+            drop(state);
             shared.answered.notify_all();
         });
         started.inspect_err(|error| tracing::debug!("no thread: {error}")).is_ok()
     }
 }
 
-/// Reads the mappings of a process, unless too many threads wait for its user's processes.
-fn read(shared: &Shared, process: u32) -> Result<Objects, CommandError> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    // The descriptor stays bound to this process, even if its id is reused.
-    let dir = open(format!("/proc/{process}"), flags, Mode::empty())?;
-    let uid = text(&dir, "status")?.split(|byte| *byte == b'\n').find_map(uid).ok_or(ErrorKind::Invalid)?;
-    let started = started(&text(&dir, "stat")?).ok_or(ErrorKind::Invalid)?;
-    {
-        let mut state = shared.lock();
-        if !state.may_read(uid) {
-            return Err(ErrorKind::Again.into());
-        }
-        *state.uids.entry(uid).or_default() += 1;
-    }
-    let maps = text(&dir, "maps");
-    {
-        let mut state = shared.lock();
-        if let Some(own) = state.uids.get_mut(&uid) {
-            *own -= 1;
-            if *own == 0 {
-                state.uids.remove(&uid);
-            }
-        }
-    }
-    Ok(Objects { started, ..Objects::parse(&maps?) })
+/// Reads the mappings of a process. This can wait indefinitely.
+fn read(dir: &OwnedFd) -> Result<Objects, CommandError> {
+    let started = started(&text(dir, "stat")?).ok_or(ErrorKind::Invalid)?;
+    Ok(Objects { started, ..Objects::parse(&text(dir, "maps")?) })
 }
 
 /// The content of a file of a process, truncated if it is long.
@@ -212,12 +240,6 @@ fn text(dir: &OwnedFd, name: &str) -> Result<Vec<u8>, CommandError> {
     let read = file.take(TEXT_MAX as u64).read_to_end(&mut text);
     read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
     Ok(text)
-}
-
-/// The real uid in a line of `status`.
-fn uid(line: &[u8]) -> Option<u32> {
-    let line = std::str::from_utf8(line.strip_prefix(b"Uid:")?).ok()?;
-    line.split_whitespace().next()?.parse().ok()
 }
 
 /// The start time of a process in nanoseconds, from its `stat`: the 22nd word. The second word can have any content.
@@ -288,7 +310,7 @@ mod tests {
         assert!(Arc::ptr_eq(&own, &maps_of(std::process::id())));
         assert!(maps_of(u32::MAX >> 1).all.is_empty());
         let state = maps.0.lock();
-        assert!(state.threads == 0 && state.uids.is_empty(), "{state:?}");
+        assert!(state.threads.is_empty(), "{state:?}");
     }
 
     #[test]
@@ -298,19 +320,38 @@ mod tests {
             while maps.of((u32::MAX >> 1) - process).is_none() {}
         }
         assert!(maps.0.lock().processes.len() <= PROCESSES);
+    }
+
+    #[test]
+    fn a_payer_has_few_threads_and_root_always_has_some() {
         let mut state = State::default();
-        for _ in 0..THREADS_PER_UID {
-            assert!(state.may_read(7));
-            *state.uids.entry(7).or_default() += 1;
+        let mut take = |payer: u32| (0..=THREADS).take_while(|_| state.take_thread(payer)).count();
+        assert_eq!([7, 7, 8, 9, 10].map(&mut take), [THREADS_PER_PAYER, 0, 4, 4, 0]);
+        assert_eq!([0, 0].map(&mut take), [THREADS_OF_ROOT, 0]);
+        state.give_thread(8);
+        // Root may use what others leave, and clients never use root's part.
+        assert!(state.take_thread(0) && !state.take_thread(10));
+        state.give_thread(0);
+        assert!(!state.take_thread(7) && state.take_thread(10));
+        for payer in [7, 9, 8, 10, 0] {
+            (0..4).for_each(|_| state.give_thread(payer));
         }
-        assert!(!state.may_read(7) && state.may_read(8) && state.may_read(0));
-        state.uids.insert(8, THREADS - THREADS_OF_ROOT - THREADS_PER_UID);
-        assert!(!state.may_read(9) && state.may_read(0));
+        assert!(state.threads.is_empty(), "{state:?}");
+    }
+
+    #[test]
+    fn no_file_of_a_process_is_read_beyond_the_limit() {
+        let maps = Maps::default();
+        let own = std::process::id();
+        let (_, payer) = maps.find(own).unwrap();
+        assert_eq!(payer == 0, rustix::process::geteuid().is_root());
+        let taken = (0..=THREADS).take_while(|_| maps.0.lock().take_thread(payer)).count();
+        assert!(maps.of(own).unwrap().all.is_empty(), "answered at once");
+        assert_eq!(maps.0.lock().threads.values().sum::<usize>(), taken);
     }
 
     #[test]
     fn lines_of_proc() {
-        assert_eq!(uid(b"Uid:\t1000\t0\t0\t0"), Some(1000));
         let stat = b"7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 123 0 0\n";
         assert_eq!(started(stat), Some(123 * TICK));
         assert_eq!(started(b"7"), None);
