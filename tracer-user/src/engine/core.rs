@@ -81,6 +81,12 @@ impl Engine {
         &self.registry
     }
 
+    /// Marks all numbers of events as used, so that the next event has the number of a removed one.
+    #[cfg(test)]
+    pub(crate) fn use_up_event_numbers(&mut self) {
+        self.registry.use_up_numbers();
+    }
+
     /// Marks the rules for marks as outdated. The end of the running step publishes them again.
     pub fn stale_marks(&mut self) {
         self.marks_stale = true;

@@ -2,8 +2,8 @@
 //!
 //! Names are read at the start, everything else on first use, because most events are never used. Events can be added
 //! and removed at any time ([`Events::add`], [`Events::remove`]). A number is reused only after all others were used,
-//! so that an open file of a removed event does not refer to another event. A system that reappears keeps its number.
-//! Records refer to events by ids ([`defined_ids`](super::defined_ids)).
+//! and each use of a number has a serial number of its own ([`Event::serial`]), so that an open file and the changed
+//! attributes of a removed event do not refer to another event. A system that reappears keeps its number. Records refer to events by ids ([`defined_ids`](super::defined_ids)).
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -54,6 +54,8 @@ pub struct Event {
     pub system: SystemId,
     /// Name.
     pub name: String,
+    /// The number of this use of the event's number. It grows with each event that is added.
+    pub serial: u64,
     text: OnceLock<Option<String>>,
     format: OnceLock<Option<Format>>,
     printer: OnceLock<Arc<Printer>>,
@@ -61,7 +63,8 @@ pub struct Event {
 
 impl Event {
     fn new(system: SystemId, name: String) -> Self {
-        Self { system, name, text: OnceLock::new(), format: OnceLock::new(), printer: OnceLock::new() }
+        let (text, format, printer) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Self { system, name, serial: 0, text, format, printer }
     }
 }
 
@@ -72,11 +75,15 @@ pub struct System {
     pub name: String,
     /// Numbers of its events.
     pub events: Vec<EventId>,
+    /// The serial number of the event with which it appeared last.
+    pub serial: u64,
 }
 
 /// All events.
 #[derive(Clone, Debug)]
 pub struct Events {
+    /// The serial number of the last event that was added.
+    last: u64,
     /// By number; `None` for removed events.
     all: Vec<Option<Arc<Event>>>,
     /// Numbers of removed events, in order of removal, and their ids.
@@ -118,6 +125,7 @@ impl Events {
     /// Events with these names.
     pub fn of(names: impl IntoIterator<Item = (String, String)>) -> Self {
         let mut known = Self {
+            last: 0,
             all: Vec::new(),
             gone: VecDeque::new(),
             first: (EventId::new(0), SystemId::new(0)),
@@ -133,6 +141,12 @@ impl Events {
         }
         known.first = (known.next_event(), known.next_system());
         known
+    }
+
+    /// Marks all numbers as used, as after a million events.
+    #[cfg(test)]
+    pub(super) fn use_up_numbers(&mut self) {
+        self.all.resize(NUMBERS, None);
     }
 
     /// The number of the next event.
@@ -151,15 +165,20 @@ impl Events {
             return *system;
         }
         let system = self.next_system();
-        self.systems.push(System { name: name.to_owned(), events: Vec::new() });
+        self.systems.push(System { name: name.to_owned(), events: Vec::new(), serial: 0 });
         self.system_names.insert(name.to_owned(), system);
         system
     }
 
-    fn join(&mut self, event: Event) -> EventId {
+    fn join(&mut self, mut event: Event) -> EventId {
+        self.last += 1;
+        event.serial = self.last;
         let again = if self.all.len() < NUMBERS { None } else { self.gone.pop_front() };
         let id = again.map_or(self.next_event(), |(gone, _)| gone);
         if let Some(system) = self.systems.get_mut(event.system.index()) {
+            if system.events.is_empty() {
+                system.serial = self.last;
+            }
             system.events.push(id);
         }
         self.names.entry((event.system, event.name.clone())).or_insert(id);
@@ -296,7 +315,8 @@ impl Events {
 
     /// Whether an event existed at the start; such an event stays.
     pub fn is_permanent(&self, event: EventId) -> bool {
-        event < self.first.0
+        // The number of such an event, of a module, may have been reused.
+        self.get(event).is_some_and(|known| known.serial <= u64::from(self.first.0.get()))
     }
 
     /// Whether a system existed at the start.
@@ -500,10 +520,31 @@ mod tests {
         let second = EventId::new(2);
         assert_eq!((first, events.add(made("mine", "a", 0x8000))), (EventId::new(1), Ok(second)));
         events.remove(second);
-        // As after a million events.
-        events.all.resize(NUMBERS, None);
+        events.use_up_numbers();
         assert_eq!(events.add(made("mine", "a", 0x8000)), Ok(first));
         assert_eq!(events.add(made("mine", "b", 0x8001)), Ok(second));
         assert_eq!(events.full_name(second), "mine:b");
+    }
+
+    #[test]
+    fn each_use_of_a_number_has_another_serial_number() {
+        let mut events = Events::of([("sched".to_owned(), "x".to_owned())]);
+        let x = EventId::new(0);
+        let serial = |events: &Events, event| events.get(event).map(|known| known.serial);
+        let system = |events: &Events| events.system(events.find_system("sched")?).map(|known| known.serial);
+        let before = (serial(&events, x), system(&events));
+        assert!(before.0.is_some() && events.is_permanent(x));
+        events.remove(x);
+        events.use_up_numbers();
+        assert_eq!(events.add(made("sched", "x", 0x8000)), Ok(x));
+        assert!(serial(&events, x) > before.0 && system(&events) > before.1);
+        assert!(!events.is_permanent(x), "it may go");
+        let now = system(&events);
+        events.remove(x);
+        events.add(made("mine", "a", 0x8000)).unwrap();
+        assert_eq!(system(&events), None);
+        events.gone.push_back((EventId::new(1), None));
+        events.add(made("sched", "y", 0x8001)).unwrap();
+        assert!(system(&events) > now, "the system appeared again");
     }
 }

@@ -72,6 +72,12 @@ impl EventRegistry {
         }
     }
 
+    /// Marks all numbers of events as used.
+    #[cfg(test)]
+    pub(in crate::engine) fn use_up_numbers(&mut self) {
+        self.table.use_up_numbers();
+    }
+
     /// The catalogue: events by number and by name.
     pub fn events(&self) -> &Arc<Events> {
         self.table.events()

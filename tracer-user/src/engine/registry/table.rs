@@ -131,6 +131,12 @@ impl EventTable {
         &self.events
     }
 
+    /// Marks all numbers of events as used.
+    #[cfg(test)]
+    pub(super) fn use_up_numbers(&mut self) {
+        Arc::make_mut(&mut self.events).use_up_numbers();
+    }
+
     /// An id for a new event.
     ///
     /// # Errors

@@ -50,6 +50,8 @@ impl Default for Owner {
 /// Changes of attributes by chmod(2) or chown(2); `None` leaves an attribute unchanged.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Changed {
+    /// The serial number of the file ([`Node::serial`](super::node::Node::serial)).
+    pub(super) serial: u64,
     pub(super) mode: Option<u16>,
     pub(super) uid: Option<u32>,
     pub(super) gid: Option<u32>,

@@ -73,10 +73,15 @@ impl<M: BorrowMut<Engine>> Tree<M> {
         Node::of(number).filter(|node| node.exists(self.seen())).ok_or(Errno::NOENT)
     }
 
+    /// The serial number of an event; `None` if it is gone.
+    fn serial_of(&self, event: EventId) -> Option<u64> {
+        self.seen().registry().events().get(event).map(|known| known.serial)
+    }
+
     fn attributes_of(&self, node: Node) -> Attributes {
         let number = node.number();
         let (mode, links) = node.mode(self.seen());
-        let changed = self.files.changed(number);
+        let changed = self.files.changed(number, node.serial(self.seen()));
         let owner = self.files.owner;
         Attributes {
             number,
@@ -110,7 +115,10 @@ impl<M: BorrowMut<Engine>> Tree<M> {
         gid: Option<u32>,
     ) -> Result<Attributes> {
         let node = self.node(number)?;
-        self.files.change(number, Changed { mode, uid, gid }, |number| self.node(number).is_ok())?;
+        let serial = |node: Node| node.serial(self.seen());
+        self.files.change(number, Changed { serial: serial(node), mode, uid, gid }, |number, known| {
+            self.node(number).is_ok_and(|node| serial(node) == known)
+        })?;
         Ok(self.attributes_of(node))
     }
 
@@ -157,6 +165,7 @@ impl<M: BorrowMut<Engine>> Tree<M> {
     pub fn open(&mut self, number: u64, access: Access, thread: u32) -> Result<(u64, bool)> {
         let node = self.node(number).map_err(|_| Errno::NODEV)?;
         let entry = node.entry(self.seen()).ok_or(Errno::ISDIR)?;
+        let serial = node.serial(self.seen());
         let subject = match node.dir {
             Dir::Options => Subject::Option(node.entry - 1),
             Dir::Cpu(cpu) => Subject::Cpu(cpu),
@@ -168,7 +177,7 @@ impl<M: BorrowMut<Engine>> Tree<M> {
         let open = Open::new(self.engine(), entry, at, access)?;
         let stream = open.is_stream();
         let marks = open.marks(self.seen());
-        Ok((self.files.add(Slot::new(open, node.dir, entry, marks)), stream))
+        Ok((self.files.add(Slot::new(open, (node.dir, serial), entry, marks)), stream))
     }
 
     /// The facts that a read of an open file needs and that are not read yet. `None` if the read can be served at
@@ -200,8 +209,7 @@ impl<M: BorrowMut<Engine>> Tree<M> {
 
     /// Takes an open file out of the table while `act` uses it.
     fn with<T>(&mut self, handle: u64, act: impl FnOnce(&mut Open, &mut Engine) -> Result<T>) -> Result<T> {
-        let mut open =
-            self.files.take(handle, |event| self.seen().registry().events().get(event).is_some())?;
+        let mut open = self.files.take(handle, |event| self.serial_of(event))?;
         let done = act(&mut open, self.engine());
         self.files.put_back(handle, open);
         done
@@ -247,8 +255,7 @@ impl<M: BorrowMut<Engine>> Tree<M> {
         if !self.files.makes_text(handle) {
             return Ok(None);
         }
-        let mut open =
-            self.files.take(handle, |event| self.seen().registry().events().get(event).is_some())?;
+        let mut open = self.files.take(handle, |event| self.serial_of(event))?;
         let begun = open.begin_text(self.seen(), offset, begun);
         if let (Some(context), Some(cursor)) = (LineContext::of(self.seen(), open.at.instance), begun) {
             return Ok(Some((open, context, cursor)));
@@ -355,5 +362,64 @@ impl<M: BorrowMut<Engine>> Tree<M> {
         }
         self.engine().execute(&Command::RemoveInstance(name))?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::facts::Facts;
+
+    /// A tree for this kernel, if one can be created.
+    fn tree() -> Option<Tree> {
+        let engine = Facts::running().ok().and_then(|facts| Engine::new(Arc::new(facts)).ok());
+        if engine.is_none() {
+            eprintln!("skipped: tracefs: no engine without it");
+        }
+        engine.map(|engine| Tree::new(engine, Owner::default()))
+    }
+
+    fn open(tree: &mut Tree, path: &str) -> u64 {
+        let number = tree.find(path).unwrap();
+        tree.open(number, Access { read: true, write: true, ..Access::default() }, 0).unwrap().0
+    }
+
+    fn define(tree: &mut Tree, line: &str) {
+        let handle = open(tree, "dynamic_events");
+        tree.write(handle, line.as_bytes(), Client { thread: 0, payer: 0 }).unwrap();
+        tree.close(handle);
+    }
+
+    #[test]
+    fn attributes_and_open_files_of_an_event_do_not_pass_on_to_the_next_one_of_its_number() {
+        let Some(mut tree) = tree() else { return };
+        define(&mut tree, "u:first u8 a");
+        let file = tree.find("events/user_events/first/filter").unwrap();
+        let dir = tree.find("events/user_events").unwrap();
+        let fresh = [file, dir].map(|number| tree.attributes(number).unwrap());
+        for number in [file, dir] {
+            let changed = tree.change(number, Some(0o666), Some(7), Some(8)).unwrap();
+            assert_eq!((changed.mode, changed.uid, changed.gid), (0o666, 7, 8));
+        }
+        let files = ["filter", "id"].map(|name| open(&mut tree, &format!("events/user_events/first/{name}")));
+        let read = |tree: &mut Tree| files.map(|handle| tree.read(handle, 0, 100).err());
+        assert_eq!(read(&mut tree), [None, None]);
+        tree.engine().use_up_event_numbers();
+        define(&mut tree, "-:first");
+        assert_eq!(
+            read(&mut tree),
+            [Some(Errno::NODEV), None],
+            "an open id shows the number of a gone event"
+        );
+        define(&mut tree, "u:second u8 a");
+        assert_eq!(tree.find("events/user_events/second/filter"), Ok(file));
+        assert_eq!(tree.find("events/user_events"), Ok(dir));
+        assert_eq!([file, dir].map(|number| tree.attributes(number).unwrap()), fresh);
+        assert_eq!(read(&mut tree), [Some(Errno::NODEV); 2]);
+        // A change of one attribute brings none of the others back.
+        let changed = tree.change(file, Some(0o600), None, None).unwrap();
+        assert_eq!((changed.mode, changed.uid, changed.gid), (0o600, 0, 0));
+        let other = open(&mut tree, "events/user_events/second/filter");
+        assert!(tree.read(other, 0, 100).is_ok());
     }
 }

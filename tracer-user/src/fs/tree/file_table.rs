@@ -27,12 +27,21 @@ use crate::{
 /// Maximum number of files whose changed attributes are kept. Attributes of files that are gone are dropped first.
 const CHANGED_MAX: usize = 65_536;
 
+/// The event that a file belongs to.
+#[derive(Clone, Copy, Debug)]
+struct EventOfFile {
+    event: EventId,
+    serial: u64,
+    /// Whether the file outlives its event, until another event has its number: an open `id` keeps its number.
+    outlives: bool,
+}
+
 /// An open file, and the facts about it that are needed while it serves a request.
 pub(super) struct Slot {
     /// `None` while the file serves a request.
     open: Option<Open>,
     /// The event that the file belongs to.
-    event: Option<EventId>,
+    event: Option<EventOfFile>,
     /// The event whose format the file shows.
     format: Option<EventId>,
     /// Whether reads print records or histograms.
@@ -48,15 +57,19 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Creates the slot of a file of directory `dir`.
-    pub(super) fn new(open: Open, dir: Dir, entry: &Entry, marks: Option<(Arc<Marks>, Mark)>) -> Self {
+    /// Creates the slot of a file of directory `dir`, whose event has the serial number.
+    pub(super) fn new(
+        open: Open,
+        (dir, serial): (Dir, u64),
+        entry: &Entry,
+        marks: Option<(Arc<Marks>, Mark)>,
+    ) -> Self {
         let event = match dir {
             Dir::Event(event) => Some(event),
             _ => None,
         };
         Self {
-            // An open `id` keeps its number when the event goes.
-            event: event.filter(|_| entry.name != "id"),
+            event: event.map(|event| EventOfFile { event, serial, outlives: entry.name == "id" }),
             format: event.filter(|_| matches!(entry.name, "format" | "id")),
             prints: matches!(
                 entry.read_kind,
@@ -162,14 +175,17 @@ impl FileTable {
         self.lock().open.get(&handle)?.open.as_ref().map(look)
     }
 
-    /// Takes an open file out, until [`FileTable::put_back`]. `exists` says whether an event still exists.
+    /// Takes an open file out, until [`FileTable::put_back`]. `serial` returns the serial number of an event that exists.
     ///
     /// # Errors
     /// `EBADF` for an unknown handle, `ENODEV` if the file's event is gone, `EAGAIN` if the file is busy.
-    pub(super) fn take(&self, handle: u64, exists: impl FnOnce(EventId) -> bool) -> Result<Open> {
+    pub(super) fn take(&self, handle: u64, serial: impl FnOnce(EventId) -> Option<u64>) -> Result<Open> {
         let mut table = self.lock();
         let slot = table.open.get_mut(&handle).ok_or(Errno::BADF)?;
-        if slot.event.is_some_and(|event| !exists(event)) {
+        // Another event may have the number.
+        let is_there =
+            slot.event.is_none_or(|its| serial(its.event).map_or(its.outlives, |now| now == its.serial));
+        if !is_there {
             return Err(Errno::NODEV);
         }
         slot.open.take().ok_or(Errno::AGAIN)
@@ -188,24 +204,35 @@ impl FileTable {
         removed.and_then(|slot| slot.open)
     }
 
-    /// The changed attributes of a file.
-    pub(super) fn changed(&self, number: u64) -> Changed {
-        self.lock().changed.get(&number).copied().unwrap_or_default()
+    /// The changed attributes of a file with this serial number.
+    pub(super) fn changed(&self, number: u64, serial: u64) -> Changed {
+        let changed = self.lock().changed.get(&number).copied();
+        changed.filter(|changed| changed.serial == serial).unwrap_or_default()
     }
 
-    /// Changes attributes of a file. `exists` says whether the file with a number still exists.
+    /// Changes attributes of a file. `exists` says whether the file with a number and a serial number still exists.
     ///
     /// # Errors
     /// `ENOSPC` if attributes of [`CHANGED_MAX`] other files are changed.
-    pub(super) fn change(&self, number: u64, change: Changed, exists: impl Fn(u64) -> bool) -> Result<()> {
+    pub(super) fn change(
+        &self,
+        number: u64,
+        change: Changed,
+        exists: impl Fn(u64, u64) -> bool,
+    ) -> Result<()> {
         let mut table = self.lock();
         if table.changed.len() >= CHANGED_MAX && !table.changed.contains_key(&number) {
-            table.changed.retain(|number, _| exists(*number));
+            table.changed.retain(|number, changed| exists(*number, changed.serial));
             if table.changed.len() >= CHANGED_MAX {
                 return Err(Errno::NOSPC);
             }
         }
         let changed = table.changed.entry(number).or_default();
+        if changed.serial != change.serial {
+            // Those of a file that is gone.
+            *changed = Changed::default();
+        }
+        changed.serial = change.serial;
         changed.mode = change.mode.or(changed.mode);
         changed.uid = change.uid.or(changed.uid);
         changed.gid = change.gid.or(changed.gid);

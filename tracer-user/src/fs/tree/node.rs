@@ -237,6 +237,18 @@ impl Node {
         here && (self.is_dir() || self.entry(engine).is_some())
     }
 
+    /// The serial number of the event or system that the file belongs to, which tells it from an earlier one with the
+    /// same number; 0 for other files, whose numbers are not reused.
+    pub(in crate::fs) fn serial(self, engine: &Engine) -> u64 {
+        let events = engine.registry().events();
+        let serial = match self.dir {
+            Dir::System(system) => events.system(system).map(|system| system.serial),
+            Dir::Event(event) => events.get(event).map(|event| event.serial),
+            _ => None,
+        };
+        serial.unwrap_or(0)
+    }
+
     /// Whether it exists as long as its instance, so that the kernel can keep its name.
     pub(in crate::fs) fn is_permanent(self, engine: &Engine) -> bool {
         match self.dir {
