@@ -39,6 +39,8 @@ pub enum Kind {
     DefinitionBytes,
     /// Open files `user_events_data`.
     UserEventFiles,
+    /// Entries in the tables of open files `user_events_data`.
+    TableEntries,
     /// Addresses of the bits that show programs whether a user event is enabled.
     Enablers,
     /// Address spaces with enable addresses.
@@ -90,7 +92,8 @@ impl Kind {
             Self::UserEvents => limits(1024, CLIENT_EVENTS, EVENT_IDS - CLIENT_EVENTS),
             Self::DefinitionBytes => limits(256 << 10, 14 << 20, 16 << 20),
             Self::UserEventFiles => limits(256, 7168, 8192),
-            Self::Enablers => limits(4096, 229_376, 262_144),
+            // A registration has one of each, so neither kind is refused long before the other.
+            Self::TableEntries | Self::Enablers => limits(4096, 229_376, 262_144),
             Self::AddressSpaces => limits(256, 14_336, 16_384),
             Self::HeldEvents | Self::OpenFiles => limits(1024, 57_344, 65_536),
             Self::WaitingReads => limits(64, 896, 1024),
@@ -107,6 +110,7 @@ impl Kind {
             Self::UserEvents | Self::HeldEvents => "user events",
             Self::DefinitionBytes => "bytes of events' definitions",
             Self::UserEventFiles => "open user_events_data files",
+            Self::TableEntries => "entries in tables of user_events_data files",
             Self::Enablers => "enable addresses of user events",
             Self::AddressSpaces => "address spaces with user events",
             Self::OpenFiles => "open files",
@@ -361,6 +365,7 @@ mod tests {
             Kind::HeldEvents,
             Kind::DefinitionBytes,
             Kind::UserEventFiles,
+            Kind::TableEntries,
             Kind::Enablers,
             Kind::AddressSpaces,
             Kind::OpenFiles,

@@ -96,7 +96,33 @@ pub(super) struct Table {
     pub(super) held: Vec<Held>,
     /// Indices by event.
     pub(super) places: HashMap<EventId, u32>,
-    pub(super) _charge: Charge,
+    /// The charge of the file, to the payer that opened it.
+    file: Charge,
+    /// The charge of the entries, to the same payer.
+    entries: Option<Charge>,
+}
+
+impl Table {
+    /// Charges the payer that opened the file for one more entry.
+    ///
+    /// # Errors
+    /// `ENOMEM` at the limit, as if the kernel cannot allocate a longer table (`user_events_ref_add()`).
+    pub(super) fn charge_entry(&self, quotas: &Quotas) -> Result<Charge, CommandError> {
+        let charge = quotas.charge(self.file.payer(), Kind::TableEntries, 1);
+        charge.map_err(|_| ErrorKind::NoMemory.into())
+    }
+
+    /// Adds an entry with its charge. Returns its index.
+    pub(super) fn add(&mut self, held: Held, charge: Charge) -> u32 {
+        let index = self.held.len() as u32;
+        self.places.insert(held.event, index);
+        self.held.push(held);
+        match &mut self.entries {
+            Some(entries) => entries.absorb(charge),
+            None => self.entries = Some(charge),
+        }
+        index
+    }
 }
 
 /// The events of one name.
@@ -207,9 +233,9 @@ impl UserEvents {
     /// # Errors
     /// `ENOMEM` if the payer has reached its limit: the only error that the kernel's open can return.
     pub fn open(&mut self, payer: u32, quotas: &Quotas) -> Result<u64, CommandError> {
-        let charge = quotas.charge(payer, Kind::UserEventFiles, 1).map_err(|_| ErrorKind::NoMemory)?;
+        let file = quotas.charge(payer, Kind::UserEventFiles, 1).map_err(|_| ErrorKind::NoMemory)?;
         self.next_file += 1;
-        let table = Table { held: Vec::new(), places: HashMap::new(), _charge: charge };
+        let table = Table { held: Vec::new(), places: HashMap::new(), file, entries: None };
         self.files.insert(self.next_file, table);
         Ok(self.next_file)
     }
