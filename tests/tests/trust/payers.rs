@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::{
     io::Errno,
     process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open},
@@ -209,8 +209,11 @@ fn a_read_by_roots_program_of_a_clients_file_counts_for_the_client() {
     host::as_root(|| {
         let mirror = Mounted::start("payers-inherited")?;
         let dir = mirror.dir();
-        let (per_cpu, stream) = (dir.join("per_cpu"), dir.join("per_cpu/cpu0/trace_pipe_raw"));
-        for dir in [dir, &per_cpu, &per_cpu.join("cpu0")] {
+        // Records of root's go to another instance.
+        let instance = dir.join("instances/clients");
+        fs::create_dir(&instance)?;
+        let (cpu, stream) = (instance.join("per_cpu/cpu0"), instance.join("per_cpu/cpu0/trace_pipe_raw"));
+        for dir in [dir, &dir.join("instances"), &instance, &instance.join("per_cpu"), &cpu] {
             fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
         }
         fs::set_permissions(&stream, fs::Permissions::from_mode(0o644))?;
@@ -238,10 +241,10 @@ fn a_read_by_roots_program_of_a_clients_file_counts_for_the_client() {
         ensure!(answers.try_recv().is_err(), "a read ended that may wait");
         // Root's own file may wait, and reads of the client's file end with the mirror.
         let own = File::open(dir.join("trace_pipe"))?;
-        let reads = std::thread::spawn(move || rustix::io::read(&own, &mut [0_u8; 64][..]));
+        let (done, answer) = channel();
+        std::thread::spawn(move || done.send(rustix::io::read(&own, &mut [0_u8; 64][..])));
         set(dir, "trace_marker", "for root")?;
-        let read = reads.join().map_err(|_| anyhow!("a read of root's"))??;
-        ensure!(read > 0, "no record");
+        ensure!(answer.recv_timeout(soon()).context("a read of root's")?? > 0, "no record");
         drop(file);
         mirror.stop()?.success().map(drop)
     });

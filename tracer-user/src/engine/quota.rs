@@ -6,7 +6,7 @@
 //! logged for each payer and kind. The caller chooses the error number, which depends on the operation.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -190,9 +190,9 @@ impl Quotas {
         Ok(Charge { quotas: self.clone(), payer, kind, amount })
     }
 
-    /// Whether anything is charged to a payer.
-    pub fn is_charged(&self, payer: u32) -> bool {
-        self.lock().by_payer.keys().any(|(charged, _)| *charged == payer)
+    /// The payers that are charged for anything.
+    pub fn charged(&self) -> HashSet<u32> {
+        self.lock().by_payer.keys().map(|(payer, _)| *payer).collect()
     }
 
     /// The amount of a kind that is charged to a payer.

@@ -71,10 +71,15 @@ impl Read {
             return reply.error(Errno::EIO);
         }
         // Each such read is one of the kernel's background requests, whose number is limited.
-        match hub.quotas.charge(self.payer, Kind::WaitingReads, 1) {
-            Ok(charge) => self.queue(hub, reply, Attempt { charge: Some(charge), ..Attempt::default() }),
-            Err(_) => reply.error(Errno::EAGAIN),
+        match self.charge(hub) {
+            Some(charge) => self.queue(hub, reply, Attempt { charge: Some(charge), ..Attempt::default() }),
+            None => reply.error(Errno::EAGAIN),
         }
+    }
+
+    /// Charges the payer for a read that may wait.
+    fn charge(self, hub: &Hub) -> Option<Charge> {
+        hub.quotas.charge(self.payer, Kind::WaitingReads, 1).ok()
     }
 
     fn queue(self, hub: &Arc<Hub>, reply: ReplyData, attempt: Attempt) {
@@ -88,16 +93,16 @@ impl Read {
         if attempt.number == 0
             && let Some(lookup) = view.lookup_for(self.handle, self.offset)
         {
-            let Ok(charge) = hub.quotas.charge(self.payer, Kind::WaitingReads, 1) else {
+            let Some(charge) = attempt.charge.or_else(|| self.charge(hub)) else {
                 return reply.error(Errno::EAGAIN);
             };
             let ours = Arc::clone(hub);
             return hub.lookups.queue(self.payer, lookup, move |text| {
-                drop(charge);
+                let charge = Some(charge).filter(|_| self.of_page);
                 if let Some(text) = text {
                     ours.jobs().files().put_text(self.handle, text);
                 }
-                self.queue(&ours, reply, Attempt { number: 1, ..attempt });
+                self.queue(&ours, reply, Attempt { number: 1, text: attempt.text, charge });
             });
         }
         self.records(hub, view, reply, attempt);
@@ -111,7 +116,7 @@ impl Read {
         if hub.maps_directly() {
             return reply.data(&part);
         }
-        let Ok(charge) = hub.quotas.charge(self.payer, Kind::WaitingReads, 1) else {
+        let Some(charge) = self.charge(hub) else {
             return reply.error(Errno::EAGAIN);
         };
         // Another thread looks at the caller, because it may have to wait until the caller sleeps.
@@ -164,16 +169,10 @@ impl Read {
             }
             Ok(Outcome::Wait) if !self.waits => reply.error(Errno::EAGAIN),
             Ok(Outcome::Wait) if !may_wait => reply.error(Errno::EINTR),
-            Ok(Outcome::Wait) => {
-                let charge = attempt.charge.or_else(|| {
-                    let charged = hub.quotas.charge(self.payer, Kind::WaitingReads, 1);
-                    charged.ok()
-                });
-                match charge {
-                    Some(charge) => self.wait(hub, reply, charge),
-                    None => reply.error(Errno::EAGAIN),
-                }
-            }
+            Ok(Outcome::Wait) => match attempt.charge.or_else(|| self.charge(hub)) {
+                Some(charge) => self.wait(hub, reply, charge),
+                None => reply.error(Errno::EAGAIN),
+            },
             Err(error) => reply.error(errno(error)),
         }
     }
