@@ -87,6 +87,7 @@ fn run(words: &[&str]) -> anyhow::Result<()> {
         ["as", pid, dir, command] => register_as(pid.parse()?, Path::new(dir), command),
         ["hold", file, bytes] => hold(Path::new(file), number(bytes), 0),
         ["hold", file, bytes, offset] => hold(Path::new(file), number(bytes), number(offset)),
+        ["touch", file] => touch(Path::new(file)),
         ["list", dir, page] => list(Path::new(dir), Path::new(page)),
         ["delete", dir, name] => {
             let done = Data::open(Path::new(dir))?.delete(name);
@@ -96,7 +97,7 @@ fn run(words: &[&str]) -> anyhow::Result<()> {
         ["read", file, count] => read(Path::new(file), number(count)),
         _ => Err(anyhow!(
             "tracer-user-attack [within OWNER UID] watch|become|crowd|stuck|flood|page|write|map|reopen|take|leave|\
-             races|outlived|as|hold|list|delete|read ..."
+             races|outlived|as|hold|touch|list|delete|read ..."
         )),
     }
 }
@@ -260,6 +261,20 @@ fn map(file: &Path, first: &str, second: &str) -> anyhow::Result<()> {
         }
         Err(errno) => said(&format!("not mapped {errno}")),
     }
+    Ok(())
+}
+
+/// Opens a file that it may not read, and changes the file's times when a line arrives on its standard input.
+fn touch(file: &Path) -> anyhow::Result<()> {
+    use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
+
+    let descriptor = File::options().read(true).custom_flags(libc::O_PATH).open(file)?;
+    said("opened");
+    std::io::stdin().read_line(&mut String::new())?;
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    let times = Timestamps { last_access: now, last_modification: now };
+    let done = utimensat(CWD, format!("/proc/self/fd/{}", descriptor.as_raw_fd()), &times, AtFlags::empty());
+    said(&format!("touched {:?}", done.map_err(rustix::io::Errno::raw_os_error)));
     Ok(())
 }
 

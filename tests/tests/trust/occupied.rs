@@ -98,36 +98,52 @@ fn a_descriptor_of_a_file_that_was_not_writable_leads_to_no_inode_of_roots() {
         let mirror = Mounted::start("inode-reopened")?;
         let dir = mirror.dir();
         fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
-        let file = dir.join("trace_marker");
-        // A descriptor of `O_PATH` needs no permission. It leads to the inode that all share.
-        let mut attacker =
-            Client::start(ATTACKER, &["reopen", file.to_str().context("a path")?, "/proc/self/exe"])?;
+        // A descriptor of `O_PATH` needs no permission.
+        for (name, mode) in [("trace_marker", 0o444), ("set_event", 0o640), ("tracing_on", 0o600)] {
+            let file = dir.join(name);
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode))?;
+            ensure!(fs::metadata(&file)?.permissions().mode() & 0o777 == mode);
+            let held = BlockedFs::mount("inode-reopened")?;
+            let (path, page) = (file.to_str().context("a path")?, held.file());
+            // It opens the file, waits for a line, and opens its descriptor for writing.
+            let words = ["reopen", path, page.to_str().context("a path")?];
+            let mut attacker = Client::start(ATTACKER, &words)?;
+            ensure!(attacker.line()? == "opened");
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o666))?;
+            attacker.go_on()?;
+            ensure!(attacker.line()? == "writing");
+            await_true("the kernel waits for the data", || Ok(held.reads() > 0))?;
+            serves_others(&file, "1")?;
+            // The inode stays the attacker's when only root may open the file again.
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o600))?;
+            let again = file.clone();
+            promptly("root's write after a chmod", move || {
+                let _ = File::options().write(true).open(&again)?.write(b"1");
+                Ok(())
+            })?;
+            held.release();
+            drop(attacker);
+        }
+        mirror.stop()?.success().map(drop)
+    });
+}
+
+#[test]
+fn who_may_not_change_a_file_locks_it_for_no_job_of_the_mirror() {
+    host::as_root(|| {
+        let mirror = Mounted::start("inode-touched")?;
+        let dir = mirror.dir();
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
+        let file = dir.join("tracing_on");
+        let mut attacker = Client::start(ATTACKER, &["touch", file.to_str().context("a path")?])?;
         ensure!(attacker.line()? == "opened");
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o666))?;
+        let owner = StoppedThread::named(mirror.pid(), "owner")?;
         attacker.go_on()?;
-        ensure!(attacker.line().is_err() && !attacker.child.wait()?.success(), "it opened root's inode");
-        // The path leads to another one.
-        let path = file.to_str().context("a path")?;
-        let mut client = Client::start(ATTACKER, &["write", path, "/proc/self/exe", "at once"])?;
-        ensure!(
-            client.line()? == "writing" && client.line()?.starts_with("written Ok"),
-            "a write by the path"
-        );
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o444))?;
-        ensure!(fs::metadata(&file)?.permissions().mode() & 0o777 == 0o444);
-        let held = BlockedFs::mount("inode-reopened")?;
-        let (path, page) = (file.to_str().context("a path")?, held.file());
-        // It opens the file for reading, waits for a line, and opens its descriptor for writing.
-        let words = ["reopen", path, page.to_str().context("a path")?];
-        let mut attacker = Client::start(ATTACKER, &words)?;
-        ensure!(attacker.line()? == "opened");
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o666))?;
-        attacker.child.stdin.as_mut().context("its input")?.write_all(b"\n")?;
-        ensure!(attacker.line()? == "writing");
-        await_true("the kernel waits for the data", || Ok(held.reads() > 0))?;
-        serves_others(&file, "a mark")?;
-        held.release();
-        drop(attacker);
+        // The kernel asks for the file's attributes while it holds the lock.
+        let answer = promptly("utimensat(2)", move || attacker.line());
+        drop(owner);
+        let answer = answer?;
+        ensure!(answer == format!("touched Err({})", libc::EACCES), "{answer}");
         mirror.stop()?.success().map(drop)
     });
 }
@@ -179,7 +195,7 @@ fn what_another_user_does_with_a_file_is_seen_by_all() {
 fn run_as(uid: u32, words: &[&str]) -> std::process::Command {
     let mut command = std::process::Command::new("setpriv");
     command.args([format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".to_owned()]);
-    command.args(words);
+    command.args(words).env("LC_ALL", "C");
     command
 }
 
@@ -282,6 +298,8 @@ fn a_page_that_others_store_is_read_whatever_its_reader_has_requested() {
             File::open(dir.join("per_cpu/cpu0/trace_pipe_raw"))?,
         );
         let page = Page::of(&status).map_err(std::io::Error::from_raw_os_error)?;
+        // The kernel has the directory's attributes.
+        connections.waiting(&dir)?;
         // All requests wait that need the thread that owns the tree.
         let owner = StoppedThread::named(mirror.pid(), "owner")?;
         let (path, before) = (dir.join("absent"), connections.waiting(&dir)?);

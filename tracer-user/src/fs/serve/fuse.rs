@@ -117,6 +117,10 @@ impl Filesystem for Fuse {
     }
 
     fn getattr(&self, request: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        if let Some(known) = self.hub.inodes.shared(ino.0) {
+            let since = self.hub.jobs().files().since;
+            return reply.attr(&kept(&known), &self.hub.attr(&known, ino.0, since));
+        }
         let hub = Arc::clone(&self.hub);
         self.hub.post(self.hub.payer(request), "getattr", When::Attributes, move |view| {
             match view.attributes(inodes::file(ino.0)) {
@@ -148,7 +152,10 @@ impl Filesystem for Fuse {
         self.hub.post(self.hub.payer(request), "setattr", When::Any, move |view| {
             let mode = mode.map(|mode| (mode & 0o7777) as u16);
             match view.change(inodes::file(ino.0), mode, uid, gid) {
-                Ok(found) => reply.attr(&kept(&found), &hub.attr(&found, ino.0, view.since())),
+                Ok(found) => {
+                    hub.inodes.change(&found);
+                    reply.attr(&kept(&found), &hub.attr(&found, ino.0, view.since()));
+                }
                 Err(error) => reply.error(errno(error)),
             }
         });

@@ -56,11 +56,6 @@ impl Opening {
             return self.queue(hub, When::Alone, reply, charge, put_off);
         }
         Hub::modules_now(view.engine());
-        // A client that looked the file up before users might open it looks it up again, and gets another inode.
-        let opens_to_others = || view.attributes(file).is_ok_and(|found| found.opens_to_others());
-        if access.payer != 0 && inodes::is_roots(ino) && opens_to_others() {
-            return reply.error(Errno::ESTALE);
-        }
         // A reader of `trace` starts with the records that exist now.
         if access.read && put_off < PATIENCE && !view.settle_file(file) {
             return self.queue(hub, when, reply, charge, put_off + 1);

@@ -19,11 +19,13 @@ pub struct Attributes {
     pub lasting: bool,
     /// Size in bytes.
     pub size: u64,
+    /// Whether users other than root may open the file, or could open it before a change.
+    pub opened: bool,
 }
 
 impl Attributes {
-    /// Whether a user other than root may open the file. Root's group counts as root.
-    pub fn opens_to_others(&self) -> bool {
+    /// Whether a user other than root may open the file now. Root's group counts as root.
+    pub(super) fn opens_to_others(&self) -> bool {
         let Self { mode, uid, gid, .. } = *self;
         mode & 0o006 != 0 || (gid != 0 && mode & 0o060 != 0) || (uid != 0 && mode & 0o600 != 0)
     }
@@ -55,4 +57,6 @@ pub(super) struct Changed {
     pub(super) mode: Option<u16>,
     pub(super) uid: Option<u32>,
     pub(super) gid: Option<u32>,
+    /// [`Attributes::opened`].
+    pub(super) opened: bool,
 }

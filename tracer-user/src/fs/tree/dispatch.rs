@@ -83,7 +83,7 @@ impl<M: BorrowMut<Engine>> Tree<M> {
         let (mode, links) = node.mode(self.seen());
         let changed = self.files.changed(number, node.serial(self.seen()));
         let owner = self.files.owner;
-        Attributes {
+        let mut found = Attributes {
             number,
             is_dir: node.is_dir(),
             mode: changed.mode.unwrap_or(if number == ROOT { owner.mode } else { mode }),
@@ -92,7 +92,10 @@ impl<M: BorrowMut<Engine>> Tree<M> {
             gid: changed.gid.unwrap_or(owner.gid),
             lasting: node.is_permanent(self.seen()),
             size: node.size(self.seen()),
-        }
+            opened: false,
+        };
+        found.opened = changed.opened || found.opens_to_others();
+        found
     }
 
     /// Returns the attributes of a file.
@@ -116,9 +119,10 @@ impl<M: BorrowMut<Engine>> Tree<M> {
     ) -> Result<Attributes> {
         let node = self.node(number)?;
         let serial = |node: Node| node.serial(self.seen());
-        self.files.change(number, Changed { serial: serial(node), mode, uid, gid }, |number, known| {
-            self.node(number).is_ok_and(|node| serial(node) == known)
-        })?;
+        let change =
+            Changed { serial: serial(node), mode, uid, gid, opened: self.attributes_of(node).opened };
+        let exists = |number, known| self.node(number).is_ok_and(|node| serial(node) == known);
+        self.files.change(number, change, exists)?;
         Ok(self.attributes_of(node))
     }
 

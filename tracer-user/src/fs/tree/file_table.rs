@@ -98,7 +98,7 @@ pub(in crate::fs) struct FileTable {
     /// The owner of files whose owner was not changed.
     pub(super) owner: Owner,
     /// The timestamps of all files.
-    pub(super) since: SystemTime,
+    pub(in crate::fs) since: SystemTime,
 }
 
 impl FileTable {
@@ -233,6 +233,7 @@ impl FileTable {
             *changed = Changed::default();
         }
         changed.serial = change.serial;
+        changed.opened |= change.opened;
         changed.mode = change.mode.or(changed.mode);
         changed.uid = change.uid.or(changed.uid);
         changed.gid = change.gid.or(changed.gid);

@@ -9,8 +9,12 @@
 //! any user can keep locked, and a mount on the file ends. So all share the inode of a file that only root may open.
 //!
 //! The number of an inode is the number of its file, and a slot in the bits above [`NUMBER_BITS`]. A slot belongs to a
-//! payer while the kernel knows an inode of it. Root's slot is 0, and directories have only that one. The kernel must not
-//! keep the names of files, because it asks for the inode of a name only by a lookup.
+//! payer while the kernel knows an inode of it. Directories, and files that only root could open so far, have slot 0.
+//! Root's slot for other files differs from it, because any user can keep a descriptor of `O_PATH` from before. The
+//! kernel must not keep the names of files, because it asks for the inode of a name only by a lookup.
+//!
+//! The kernel locks an inode while it asks for attributes, for example in utimensat(2), which any user may call. So the
+//! attributes of shared inodes are kept here, and need no turn of the caller.
 
 use std::{
     collections::HashMap,
@@ -21,6 +25,8 @@ use super::{attributes::Attributes, node::NUMBER_BITS};
 
 /// The slot of payers that found no free one.
 const SHARED: u64 = 1;
+/// Root's slot, for files that users may open.
+const ROOTS: u64 = 2;
 /// The slots after this one do not exist.
 const LAST: u64 = (1 << (u64::BITS - NUMBER_BITS)) - 1;
 
@@ -32,8 +38,16 @@ struct Slot {
     lookups: u64,
 }
 
+/// An inode that all payers share.
+#[derive(Debug)]
+struct SharedInode {
+    attributes: Attributes,
+    lookups: u64,
+}
+
 #[derive(Debug, Default)]
 struct State {
+    shared: HashMap<u64, SharedInode>,
     slots: HashMap<u64, Slot>,
     by_payer: HashMap<u32, u64>,
     /// Slots that were used before.
@@ -49,11 +63,6 @@ pub(in crate::fs) fn file(ino: u64) -> u64 {
     ino & ((1 << NUMBER_BITS) - 1)
 }
 
-/// Whether it is the inode of root, or of a file that only root may open.
-pub(in crate::fs) fn is_roots(ino: u64) -> bool {
-    ino >> NUMBER_BITS == 0
-}
-
 impl Inodes {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -61,19 +70,60 @@ impl Inodes {
 
     /// The inode of a file for a payer, which a lookup returns to the kernel.
     pub(in crate::fs) fn look_up(&self, attributes: &Attributes, payer: u32) -> u64 {
-        if payer == 0 || attributes.is_dir || !attributes.opens_to_others() {
+        if attributes.is_dir {
             return attributes.number;
         }
-        self.state().slot(payer) << NUMBER_BITS | attributes.number
+        let mut state = self.state();
+        let slot = match (attributes.opened, payer) {
+            (false, _) => {
+                state.share(attributes);
+                0
+            }
+            (true, 0) => ROOTS,
+            (true, _) => state.slot(payer),
+        };
+        slot << NUMBER_BITS | attributes.number
+    }
+
+    /// The attributes of a file, if it is an inode that all payers share.
+    pub(in crate::fs) fn shared(&self, ino: u64) -> Option<Attributes> {
+        self.state().shared.get(&ino).map(|known| known.attributes)
+    }
+
+    /// Attributes of a file were changed.
+    pub(in crate::fs) fn change(&self, attributes: &Attributes) {
+        if let Some(known) = self.state().shared.get_mut(&attributes.number) {
+            known.attributes = *attributes;
+        }
     }
 
     /// The kernel forgets an inode that it looked up so many times.
     pub(in crate::fs) fn forget(&self, ino: u64, lookups: u64) {
-        self.state().forget(ino >> NUMBER_BITS, lookups);
+        let mut state = self.state();
+        match ino >> NUMBER_BITS {
+            0 => state.forget_shared(ino, lookups),
+            slot => state.forget(slot, lookups),
+        }
     }
 }
 
 impl State {
+    /// Counts a lookup of an inode that all payers share.
+    fn share(&mut self, attributes: &Attributes) {
+        let attributes = *attributes;
+        let known = self.shared.entry(attributes.number).or_insert(SharedInode { attributes, lookups: 0 });
+        known.attributes = attributes;
+        known.lookups += 1;
+    }
+
+    fn forget_shared(&mut self, ino: u64, lookups: u64) {
+        let Some(known) = self.shared.get_mut(&ino) else { return };
+        known.lookups = known.lookups.saturating_sub(lookups);
+        if known.lookups == 0 {
+            self.shared.remove(&ino);
+        }
+    }
+
     /// The slot of a payer, with one lookup more.
     fn slot(&mut self, payer: u32) -> u64 {
         if let Some(slot) = self.by_payer.get(&payer) {
@@ -82,7 +132,7 @@ impl State {
             }
             return *slot;
         }
-        let next = SHARED + 1 + self.slots.len() as u64;
+        let next = ROOTS + 1 + self.slots.len() as u64;
         let Some(slot) = self.free.pop().or_else(|| (next <= LAST).then_some(next)) else { return SHARED };
         self.slots.insert(slot, Slot { payer, lookups: 1 });
         self.by_payer.insert(payer, slot);
@@ -105,7 +155,8 @@ mod tests {
     use super::*;
 
     fn attributes(number: u64, is_dir: bool) -> Attributes {
-        Attributes { number, is_dir, mode: 0o666, links: 1, uid: 0, gid: 0, lasting: true, size: 0 }
+        let (mode, opened) = (0o666, true);
+        Attributes { number, is_dir, mode, links: 1, uid: 0, gid: 0, lasting: true, size: 0, opened }
     }
 
     #[test]
@@ -113,9 +164,10 @@ mod tests {
         let inodes = Inodes::default();
         let (number, dir) = (77, attributes(78, true));
         let of = |payer| inodes.look_up(&attributes(number, false), payer);
-        assert_eq!((of(0), inodes.look_up(&dir, 5)), (number, 78));
+        let roots = ROOTS << NUMBER_BITS | number;
+        assert_eq!((of(0), inodes.look_up(&dir, 5)), (roots, 78));
         let (first, second) = (of(5), of(6));
-        assert!(first != number && second != number && first != second);
+        assert!(first != roots && second != roots && first != second);
         assert_eq!((file(first), file(second), file(number)), (number, number, number));
         assert_eq!((of(5), of(6)), (first, second));
         // The slot belongs to the payer until each lookup is forgotten.
@@ -124,27 +176,50 @@ mod tests {
         inodes.forget(first, 2);
         assert_eq!(of(7), first, "the free slot has a new payer");
         assert_ne!(of(5), first);
-        inodes.forget(number, 10);
-        assert_eq!(of(0), number);
+        inodes.forget(roots, 10);
+        assert_eq!(of(0), roots);
     }
 
     #[test]
-    fn all_share_the_inode_of_a_file_that_only_root_may_open() {
-        let inodes = Inodes::default();
-        let of =
-            |mode, uid, gid| inodes.look_up(&Attributes { mode, uid, gid, ..attributes(77, false) }, 5) == 77;
-        assert!(of(0o640, 0, 0) && of(0o660, 0, 0) && of(0o600, 0, 7) && of(0, 1, 1));
-        assert!(!of(0o644, 0, 0) && !of(0o602, 0, 0) && !of(0o640, 0, 7) && !of(0o600, 7, 0));
+    fn all_share_the_inode_of_a_file_that_only_root_could_open_so_far() {
+        let (inodes, closed) = (Inodes::default(), Attributes { opened: false, ..attributes(77, false) });
+        assert_eq!((inodes.look_up(&closed, 0), inodes.look_up(&closed, 5)), (77, 77));
+        assert_eq!(inodes.shared(77), Some(closed));
+        // Neither root nor a user gets it again after a chmod.
+        let open = attributes(77, false);
+        inodes.change(&open);
+        assert_eq!(inodes.shared(77), Some(open));
+        assert!(inodes.look_up(&open, 0) != 77 && inodes.look_up(&open, 5) != 77);
+        inodes.forget(77, 1);
+        assert_eq!(inodes.shared(77), Some(open));
+        inodes.forget(77, 1);
+        inodes.forget(77, 1);
+        assert_eq!(inodes.shared(77), None);
+    }
+
+    #[test]
+    fn the_mode_and_the_owner_tell_who_may_open_a_file() {
+        let opens = |mode, uid, gid| Attributes { mode, uid, gid, ..attributes(77, false) }.opens_to_others();
+        assert!(
+            [(0o640, 0, 0), (0o660, 0, 0), (0o600, 0, 7), (0, 1, 1)]
+                .iter()
+                .all(|(m, u, g)| !opens(*m, *u, *g))
+        );
+        assert!(
+            [(0o644, 0, 0), (0o602, 0, 0), (0o640, 0, 7), (0o600, 7, 0)]
+                .iter()
+                .all(|(m, u, g)| opens(*m, *u, *g))
+        );
     }
 
     #[test]
     fn payers_without_a_slot_share_one() {
         let inodes = Inodes::default();
         let of = |payer| inodes.look_up(&attributes(9, false), payer) >> NUMBER_BITS;
-        for payer in 1..LAST as u32 {
-            assert_eq!(of(payer), u64::from(payer) + SHARED);
+        for payer in 1..=(LAST - ROOTS) as u32 {
+            assert_eq!(of(payer), u64::from(payer) + ROOTS);
         }
-        assert_eq!((of(100_000), of(100_001), of(1)), (SHARED, SHARED, SHARED + 1));
+        assert_eq!((of(100_000), of(100_001), of(1)), (SHARED, SHARED, ROOTS + 1));
         inodes.forget(7 << NUMBER_BITS, 1);
         assert_eq!((of(100_000), of(100_001)), (7, SHARED));
         // Nobody counts the lookups of the shared slot.
