@@ -119,6 +119,44 @@ fn a_user_event_is_like_any_other() {
 }
 
 #[test]
+fn a_stack_of_a_user_event_is_the_writers() {
+    run(|| {
+        let mounted = Mounted::start("acts-stack")?;
+        let dir = mounted.dir();
+        let (data, word) = (Data::open(dir)?, Word::default());
+        let register =
+            |text: &str| data.register(text, &word, 0, 0).map_err(std::io::Error::from_raw_os_error);
+        let index = register("numbered u32 number")?;
+        let write =
+            |number: u32| data.write(index, &number.to_ne_bytes()).map_err(std::io::Error::from_raw_os_error);
+        let stacks = || -> Result<Vec<String>> {
+            let text = text(dir, "trace")?;
+            let after = text.split("<stack trace>\n").skip(1);
+            Ok(after.map(|rest| rest.lines().take_while(|line| line.starts_with(" => ")).collect()).collect())
+        };
+        set(dir, "events/user_events/numbered/enable", "1")?;
+        set(dir, "events/user_events/numbered/trigger", "stacktrace:1 if number == 7")?;
+        for number in [6, 7, 7] {
+            write(number)?;
+        }
+        let seen = stacks()?;
+        ensure!(seen.len() == 1 && seen[0].contains(" => vfs_write"), "{seen:?}");
+        // A trigger of an event probe on it.
+        let line = "e:acting/numbered_seen user_events.numbered n=$number:u32\n";
+        mirror::write(dir, "dynamic_events", line.as_bytes(), true)
+            .map_err(std::io::Error::from_raw_os_error)?;
+        set(dir, "events/acting/numbered_seen/enable", "1")?;
+        set(dir, "events/acting/numbered_seen/trigger", "stacktrace if n == 8")?;
+        write(8)?;
+        ensure!(stacks()?.len() == 2, "{}", text(dir, "trace")?);
+        set(dir, "events/acting/numbered_seen/trigger", "!stacktrace if n == 8")?;
+        set(dir, "events/acting/numbered_seen/enable", "0")?;
+        data.unregister(&word, 0).map_err(std::io::Error::from_raw_os_error)?;
+        mounted.stop()?.success().map(drop)
+    });
+}
+
+#[test]
 fn an_event_of_a_program_is_like_any_other() {
     run(|| {
         let mounted = Mounted::start("acts-program")?;

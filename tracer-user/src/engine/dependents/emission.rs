@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use tracer_abi::requested;
-
 use crate::{
     attach::{self, Block, published::KINDS},
     engine::{
@@ -11,7 +9,6 @@ use crate::{
         attachments::desired,
         command::error::{CommandError, ErrorKind},
         dependents::{self, hist_programs},
-        operations::writer_stack,
         records::mark::Writer,
         registry::published::PublishedEvents,
     },
@@ -83,11 +80,7 @@ pub(crate) fn emit_in(
 
 fn emit_record(engine: &mut Engine, instance: InstanceId, event: EventId, record: &[u8], writer: Writer) {
     engine.tasks_mut().look_up(writer.pid.cast_signed(), true);
-    let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
-    if dependents::pass_record(engine, instance, event, record, &hit) & requested::STACK != 0 {
-        engine.collect(instance);
-        writer_stack::stack_of_writer(engine, instance, record, writer);
-    }
+    dependents::pass_record(engine, instance, event, record, writer);
 }
 
 /// A function with which one program emits a synthetic event in the kernel (`code::lower::emission` describes its

@@ -6,6 +6,7 @@
 
 pub(in crate::engine) mod emission;
 pub(in crate::engine) mod hist_programs;
+pub(in crate::engine) mod writer_stack;
 
 use crate::{
     attach::{self, AttachPoint, Block, Relayed},
@@ -17,6 +18,7 @@ use crate::{
         facts::Facts,
         hooks::{self, AttachPlan},
         probes::{self, Candidate},
+        records::mark::Writer,
     },
     event::{EventId, Format, InstanceId, dynamic::Target},
     lang::define::Probe,
@@ -157,21 +159,24 @@ fn parts_after(
     Ok(parts)
 }
 
-/// Passes a record from user space to an event, if it is enabled in an instance, and to the dependents there. Returns
-/// the actions that its triggers request.
+/// Passes a record from user space to an event, if it is enabled in an instance, and to the dependents there, and
+/// performs the actions that their triggers request.
 pub(in crate::engine) fn pass_record(
     engine: &mut Engine,
     instance: InstanceId,
     event: EventId,
     record: &[u8],
-    writer: &attach::Writer,
-) -> u64 {
-    hist_programs::count_record(engine, instance, event, record, writer);
-    let asked = emit_one(engine, instance, event, record, writer);
-    pass_to_eprobes(engine, instance, event, record, writer) | asked
+    writer: Writer,
+) {
+    let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
+    hist_programs::count_record(engine, instance, event, record, &hit);
+    let actions = emit_one(engine, instance, event, record, &hit)
+        | pass_to_eprobes(engine, instance, event, record, &hit);
+    writer_stack::perform(engine, instance, actions, record, writer);
 }
 
-/// Passes a record from user space to the event probes on its event, and to their histograms.
+/// Passes a record from user space to the event probes on its event, and to their histograms. Returns the actions that
+/// the triggers of the probes request.
 pub(in crate::engine) fn pass_to_eprobes(
     engine: &Engine,
     instance: InstanceId,
@@ -179,9 +184,9 @@ pub(in crate::engine) fn pass_to_eprobes(
     record: &[u8],
     writer: &attach::Writer,
 ) -> u64 {
-    let mut asked = 0;
+    let mut actions = 0;
     for (probe, _) in probes_on(engine, event) {
-        asked |= emit_one(engine, instance, probe, record, writer);
+        actions |= emit_one(engine, instance, probe, record, writer);
         let Some(session) = engine.attachments.session(instance) else { continue };
         for (relay, _) in session.relays.get(&probe).into_iter().flatten() {
             if let Err(error) = relay.run(record, writer) {
@@ -189,7 +194,7 @@ pub(in crate::engine) fn pass_to_eprobes(
             }
         }
     }
-    asked
+    actions
 }
 
 fn emit_one(

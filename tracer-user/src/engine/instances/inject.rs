@@ -1,7 +1,7 @@
 //! `events/SYSTEM/EVENT/inject`: a record of any event, made in user space. It passes the event's filter. It also
 //! passes the triggers that read the record, even if the event is disabled (`trace_inject_entry()`).
 
-use tracer_abi::{COMMON_SIZE, requested};
+use tracer_abi::COMMON_SIZE;
 
 use crate::{
     attach,
@@ -9,8 +9,7 @@ use crate::{
         Engine,
         attachments::{aside, desired},
         command::error::{CommandError, ErrorKind},
-        dependents::{self, hist_programs},
-        operations::writer_stack,
+        dependents::{self, hist_programs, writer_stack},
         records::mark::Writer,
     },
     event::{EventId, InstanceId},
@@ -48,13 +47,10 @@ pub(crate) fn inject(
         hist_programs::count_record(engine, instance, event, &record, &hit);
     }
     engine.instances.state(instance)?.recorded.insert(event);
-    let asked = desired::with_config(engine, instance, event, format, |session, config| {
+    let actions = desired::with_config(engine, instance, event, format, |session, config| {
         session.inject(event, config, &record, &hit).map_err(CommandError::from)
     })?;
-    dependents::pass_to_eprobes(engine, instance, event, &record, &hit);
-    if asked & requested::STACK != 0 {
-        engine.collect(instance);
-        writer_stack::stack_of_writer(engine, instance, &record, writer);
-    }
+    let actions = actions | dependents::pass_to_eprobes(engine, instance, event, &record, &hit);
+    writer_stack::perform(engine, instance, actions, &record, writer);
     Ok(())
 }

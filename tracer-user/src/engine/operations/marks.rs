@@ -3,17 +3,14 @@
 
 use std::sync::Arc;
 
-use tracer_abi::requested;
-
 use crate::{
     attach,
     buffer::clock::{Clock, Conversion, monotonic},
     engine::{
         Cooperative, Engine, Scheduler,
         command::error::{CommandError, ErrorKind},
-        dependents::hist_programs,
+        dependents::{hist_programs, writer_stack},
         instances::instance::Instance,
-        operations::writer_stack,
         records::{
             mark::{COPY, Mark, TEXT_AT, Writer, Written},
             marks::{MarkRules, Marks},
@@ -122,15 +119,13 @@ fn mark_one(
 fn run_triggers(engine: &mut Engine, instance: InstanceId, record: &[u8], writer: Writer) {
     let Some(live) = engine.attachments.session(instance) else { return };
     let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
-    let asked = match live.marked(record, &hit) {
-        Ok(asked) => asked,
+    let actions = match live.marked(record, &hit) {
+        Ok(actions) => actions,
         Err(error) => return tracing::warn!("{error}"),
     };
     // The snapshot must be taken before anything else is recorded.
     engine.collect(instance);
-    if asked & requested::STACK != 0 {
-        writer_stack::stack_of_writer(engine, instance, record, writer);
-    }
+    writer_stack::perform(engine, instance, actions, record, writer);
 }
 
 /// Reads the formats of marks and stacks, which every instance needs, and the address that marks show. While the kernel

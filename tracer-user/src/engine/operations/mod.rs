@@ -8,4 +8,3 @@ pub(in crate::engine) mod lifecycle;
 pub(in crate::engine) mod marks;
 pub(in crate::engine) mod modules;
 pub(in crate::engine) mod probe_counts;
-pub(in crate::engine) mod writer_stack;

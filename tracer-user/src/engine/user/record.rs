@@ -3,7 +3,6 @@
 
 use super::Engine;
 use crate::{
-    attach,
     buffer::Page,
     engine::{
         command::error::{CommandError, ErrorKind},
@@ -68,13 +67,7 @@ impl Engine {
                 faulted |= status.records() && !status.is_soft_off(event);
                 continue;
             }
-            dependents::pass_record(
-                self,
-                instance,
-                event,
-                &record,
-                &attach::Writer { cpu: writer.cpu, comm: writer.comm },
-            );
+            dependents::pass_record(self, instance, event, &record, writer);
         }
         self.tasks_mut().look_up(writer.pid as i32, true);
         if faulted { Err(ErrorKind::BadAddress.into()) } else { Ok(written.len()) }

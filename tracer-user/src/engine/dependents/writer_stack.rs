@@ -1,6 +1,6 @@
 //! The kernel stack of a thread that writes a record from user space.
 
-use tracer_abi::COMMON_SIZE;
+use tracer_abi::{COMMON_SIZE, requested};
 
 use crate::{
     buffer::clock::{Conversion, monotonic},
@@ -8,13 +8,25 @@ use crate::{
     event::InstanceId,
 };
 
-/// Records the kernel stack of a record's writer.
-pub(in crate::engine) fn stack_of_writer(
+/// Performs the actions that the programs of a record from user space requested, bits of [`requested`]. Programs take
+/// snapshots and change switches themselves, but a stack must be the one of the writer.
+pub(in crate::engine) fn perform(
     engine: &mut Engine,
     instance: InstanceId,
+    actions: u64,
     record: &[u8],
     writer: Writer,
 ) {
+    if actions & requested::STACK == 0 {
+        return;
+    }
+    // The stack follows the records from before, and a snapshot that was requested with it.
+    engine.collect(instance);
+    stack_of_writer(engine, instance, record, writer);
+}
+
+/// Records the kernel stack of a record's writer.
+fn stack_of_writer(engine: &mut Engine, instance: InstanceId, record: &[u8], writer: Writer) {
     let facts = engine.facts.clone();
     let kind = desired::stack_kinds(engine)[0];
     if !engine.status(instance).is_some_and(|status| status.records()) {
