@@ -3,13 +3,13 @@
 use anyhow::Result;
 
 /// CPU seconds of the calling thread.
-pub(in crate::bench) fn own_cpu() -> f64 {
+pub(crate) fn own_cpu() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 /// CPU seconds of a process's threads.
-pub(in crate::bench) fn cpu_of(pid: u32) -> Result<f64> {
+pub(crate) fn cpu_of(pid: u32) -> Result<f64> {
     let mut nanoseconds = 0;
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         // A thread may end during the loop.

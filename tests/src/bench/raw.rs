@@ -10,21 +10,21 @@ use super::sampling::{Cell, Competitor, Sample};
 
 /// All values of a run, in the order of their tables.
 #[derive(Default)]
-pub(in crate::bench) struct RawData {
+pub(crate) struct RawData {
     series: Vec<Value>,
 }
 
 /// The place of a series of values: the title of its table, the row, and the column.
 #[derive(Clone, Copy)]
-pub(in crate::bench) struct At<'a> {
-    pub(in crate::bench) table: &'a str,
-    pub(in crate::bench) row: &'a str,
-    pub(in crate::bench) column: &'a str,
+pub(crate) struct At<'a> {
+    pub(crate) table: &'a str,
+    pub(crate) row: &'a str,
+    pub(crate) column: &'a str,
 }
 
 impl RawData {
     /// Keeps one value of each round. `quantity` names what they are, and `unit` their unit.
-    pub(in crate::bench) fn keep(&mut self, at: At<'_>, quantity: &str, unit: &str, values: &[f64]) {
+    pub(crate) fn keep(&mut self, at: At<'_>, quantity: &str, unit: &str, values: &[f64]) {
         self.series.push(json!({
             "table": at.table,
             "row": at.row,
@@ -36,13 +36,7 @@ impl RawData {
     }
 
     /// Keeps all samples of a row: each batch of the traced calls, and the untraced calls beside them.
-    pub(in crate::bench) fn keep_cells(
-        &mut self,
-        table: &str,
-        row: &str,
-        columns: &[Competitor<'_>],
-        cells: &[Cell],
-    ) {
+    pub(crate) fn keep_cells(&mut self, table: &str, row: &str, columns: &[Competitor<'_>], cells: &[Cell]) {
         for (column, cell) in columns.iter().zip(cells) {
             let at = At { table, row, column: column.name };
             let of = |value: fn(&Sample) -> f64| -> Vec<f64> { cell.samples.iter().map(value).collect() };
@@ -70,7 +64,7 @@ impl RawData {
     }
 
     /// Writes the values and the description of the machine.
-    pub(in crate::bench) fn write(&self, path: &Path, machine: &Machine, rounds: usize) -> Result<()> {
+    pub(crate) fn write(&self, path: &Path, machine: &Machine, rounds: usize) -> Result<()> {
         let whole = json!({
             "kernel": machine.kernel,
             "cpu": machine.cpu,

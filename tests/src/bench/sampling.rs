@@ -26,33 +26,33 @@ const SETTLE: Duration = Duration::from_millis(300);
 const COLLECT: Duration = Duration::from_millis(30);
 
 /// Starts a competitor on a victim.
-pub(in crate::bench) type Start<'a> = Box<dyn Fn(&Victim) -> Result<Active> + 'a>;
+pub(crate) type Start<'a> = Box<dyn Fn(&Victim) -> Result<Active> + 'a>;
 
 /// A named competitor with its start function.
-pub(in crate::bench) struct Competitor<'a> {
-    pub(in crate::bench) name: &'static str,
-    pub(in crate::bench) start: Start<'a>,
+pub(crate) struct Competitor<'a> {
+    pub(crate) name: &'static str,
+    pub(crate) start: Start<'a>,
 }
 
 /// One measurement, in nanoseconds per call.
 #[derive(Clone, Debug)]
-pub(in crate::bench) struct Sample {
+pub(crate) struct Sample {
     /// Mean of the untraced calls before and after.
-    pub(in crate::bench) untraced: f64,
-    pub(in crate::bench) traced: Batches,
+    pub(crate) untraced: f64,
+    pub(crate) traced: Batches,
     /// CPU time of the competitor's processes, if it has any.
-    pub(in crate::bench) collector: Option<f64>,
+    pub(crate) collector: Option<f64>,
 }
 
 /// The samples of all rounds of one cell.
 #[derive(Default)]
-pub(in crate::bench) struct Cell {
-    pub(in crate::bench) samples: Vec<Sample>,
-    pub(in crate::bench) lost: u64,
+pub(crate) struct Cell {
+    pub(crate) samples: Vec<Sample>,
+    pub(crate) lost: u64,
 }
 
 /// The fastest untraced call of all cells, in nanoseconds.
-pub(in crate::bench) fn fastest(cells: &[Cell]) -> f64 {
+pub(crate) fn fastest(cells: &[Cell]) -> f64 {
     let untraced = cells.iter().flat_map(|cell| cell.samples.iter().map(|s| s.untraced));
     untraced.fold(f64::INFINITY, f64::min)
 }
@@ -60,28 +60,23 @@ pub(in crate::bench) fn fastest(cells: &[Cell]) -> f64 {
 impl Cell {
     /// The added cost of a hit in each round, scaled to the speed at which the untraced call takes `base`
     /// nanoseconds.
-    pub(in crate::bench) fn added(&self, base: f64) -> Vec<f64> {
+    pub(crate) fn added(&self, base: f64) -> Vec<f64> {
         self.samples.iter().map(|s| (s.traced.p10() - s.untraced) * base / s.untraced).collect()
     }
 
     /// CPU nanoseconds of the competitor's processes for a hit in each round. Empty if it has no process.
-    pub(in crate::bench) fn collector(&self) -> Vec<f64> {
+    pub(crate) fn collector(&self) -> Vec<f64> {
         self.samples.iter().filter_map(|sample| sample.collector).collect()
     }
 }
 
 /// Hits of a competitor in this many rounds.
-pub(in crate::bench) fn hits_of(rounds: usize) -> usize {
+pub(crate) fn hits_of(rounds: usize) -> usize {
     rounds * calls_made(BATCHES, CALLS)
 }
 
 /// Measures one row. The competitors take turns in every round, each between two measurements of the untraced victim.
-pub(in crate::bench) fn measure(
-    rounds: usize,
-    kind: Kind,
-    label: &str,
-    all: &[Competitor<'_>],
-) -> Result<Vec<Cell>> {
+pub(crate) fn measure(rounds: usize, kind: Kind, label: &str, all: &[Competitor<'_>]) -> Result<Vec<Cell>> {
     let mut victim = Victim::start(kind)?;
     let mut cells: Vec<Cell> = all.iter().map(|_| Cell::default()).collect();
     victim.batches(BATCHES, CALLS)?;

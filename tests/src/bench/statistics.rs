@@ -1,7 +1,7 @@
 //! The median of a measurement's rounds, and ratios of medians.
 
 /// The median; the mean of the middle two values when their number is even, and 0 without values.
-pub(in crate::bench) fn median(values: &[f64]) -> f64 {
+pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;
@@ -13,7 +13,7 @@ pub(in crate::bench) fn median(values: &[f64]) -> f64 {
 }
 
 /// The median as a cell of a table, with the smallest and the largest value in parentheses.
-pub(in crate::bench) fn spread(values: &[f64]) -> String {
+pub(crate) fn spread(values: &[f64]) -> String {
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
     let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     format!("{:.0} ({low:.0}..{high:.0})", median(values))
@@ -38,7 +38,7 @@ fn is_steady(values: &[f64]) -> bool {
 
 /// A ratio of medians as a cell of a table; `unsteady` where the rounds of one side spread too far.
 /// Empty without values of the other side.
-pub(in crate::bench) fn ratio(ours: &[f64], theirs: &[f64]) -> String {
+pub(crate) fn ratio(ours: &[f64], theirs: &[f64]) -> String {
     if theirs.is_empty() {
         return String::new();
     }

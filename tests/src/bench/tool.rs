@@ -25,7 +25,7 @@ use super::tracepoint::Event;
 const BPFTRACE_ATTACHES: Duration = Duration::from_secs(20);
 
 /// Buffer size of every competitor, in kilobytes per CPU.
-pub(in crate::bench) const BUFFER_KB: u32 = 16 * 1024;
+pub(crate) const BUFFER_KB: u32 = 16 * 1024;
 
 /// A competitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub enum Tool {
 }
 
 /// A running competitor.
-pub(in crate::bench) enum Active {
+pub(crate) enum Active {
     Tracefs(Box<Oracle>),
     Bpftrace(Bpftrace),
     Tracer(Running),
@@ -68,14 +68,14 @@ pub(in crate::bench) enum Active {
 const RETURN_0: [u8; 16] = [0xb7, 0, 0, 0, 0, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
 
 /// Attaches the empty program to the event's raw tracepoint: the lower bound of every eBPF tracer.
-pub(in crate::bench) fn empty(raw_tracepoint: &str) -> Result<Active> {
+pub(crate) fn empty(raw_tracepoint: &str) -> Result<Active> {
     let program = Prog::load(ProgKind::RawTracepoint, &RETURN_0, "empty")?;
     // The attachment keeps the program alive.
     Ok(Active::Empty(program.attach_raw_tracepoint(raw_tracepoint)?))
 }
 
 /// Makes an empty instance, of the kernel's tracefs or of a separate mirror (for [`Tool::Tracer`]).
-pub(in crate::bench) fn instance(tool: Tool) -> Result<(Active, PathBuf)> {
+pub(crate) fn instance(tool: Tool) -> Result<(Active, PathBuf)> {
     if tool == Tool::Tracefs {
         let oracle = Oracle::create("bench")?;
         let dir = oracle.dir().to_owned();
@@ -87,7 +87,7 @@ pub(in crate::bench) fn instance(tool: Tool) -> Result<(Active, PathBuf)> {
 }
 
 /// Enables the event in an instance of a separate mirror, without a reader.
-pub(in crate::bench) fn mirror(event: &Event, filter: &str) -> Result<Active> {
+pub(crate) fn mirror(event: &Event, filter: &str) -> Result<Active> {
     let mounted = Mounted::start("bench")?;
     let dir = mounted.instance("bench")?;
     set(&dir, "buffer_size_kb", &BUFFER_KB.to_string())?;
@@ -98,7 +98,7 @@ pub(in crate::bench) fn mirror(event: &Event, filter: &str) -> Result<Active> {
 }
 
 /// Writes a histogram to an event's `trigger` (`system/name`) in an instance of a separate mirror.
-pub(in crate::bench) fn mirror_hist(event: &str, line: &str) -> Result<Active> {
+pub(crate) fn mirror_hist(event: &str, line: &str) -> Result<Active> {
     let mounted = Mounted::start("bench")?;
     let dir = mounted.instance("bench")?;
     set(&dir, &format!("events/{event}/trigger"), line)?;
@@ -106,7 +106,7 @@ pub(in crate::bench) fn mirror_hist(event: &str, line: &str) -> Result<Active> {
 }
 
 /// A running `bpftrace`. Threads read its output, count the lost events and discard the text.
-pub(in crate::bench) struct Bpftrace {
+pub(crate) struct Bpftrace {
     child: Child,
     lost: Arc<AtomicU64>,
     readers: Vec<JoinHandle<()>>,
@@ -141,7 +141,7 @@ impl Tool {
 
     /// Starts the tool on the event; `filter` is in the kernel's language, and `predicate` is its equivalent for
     /// bpftrace.
-    pub(in crate::bench) fn start(self, event: &Event, filter: &str, predicate: &str) -> Result<Active> {
+    pub(crate) fn start(self, event: &Event, filter: &str, predicate: &str) -> Result<Active> {
         match self {
             Self::Tracefs => {
                 let oracle = Oracle::create("bench")?;
@@ -162,7 +162,7 @@ impl Tool {
 
 /// Waits until bpftrace has attached its probe. Its output announces the attachment too early. After the attachment
 /// it has a perf event for the probe, in addition to one per CPU for its output.
-pub(in crate::bench) fn attached(pid: u32) -> Result<()> {
+pub(crate) fn attached(pid: u32) -> Result<()> {
     let outputs = host::last_cpu()? + 1;
     let deadline = Instant::now() + BPFTRACE_ATTACHES;
     while Instant::now() < deadline {
@@ -182,7 +182,7 @@ pub(in crate::bench) fn attached(pid: u32) -> Result<()> {
 }
 
 /// Interrupts a child as Ctrl-C does and waits for its end; kills it after ten seconds.
-pub(in crate::bench) fn end(child: &mut Child) -> Result<()> {
+pub(crate) fn end(child: &mut Child) -> Result<()> {
     rustix::process::kill_process(Pid::from_child(child), Signal::INT)?;
     let deadline = Instant::now() + Duration::from_secs(10);
     while child.try_wait()?.is_none() {
@@ -195,12 +195,12 @@ pub(in crate::bench) fn end(child: &mut Child) -> Result<()> {
 }
 
 /// The arguments that set the buffer size of `tracer`.
-pub(in crate::bench) fn buffer_arguments() -> [String; 2] {
+pub(crate) fn buffer_arguments() -> [String; 2] {
     ["--buffer-size-kb".to_owned(), BUFFER_KB.to_string()]
 }
 
 /// `bpftrace` with a script and with buffers of the common size.
-pub(in crate::bench) fn bpftrace(script: &str) -> Command {
+pub(crate) fn bpftrace(script: &str) -> Command {
     let mut command = Command::new("bpftrace");
     command
         .env("BPFTRACE_PERF_RB_PAGES", (BUFFER_KB / 4).to_string())
@@ -212,7 +212,7 @@ pub(in crate::bench) fn bpftrace(script: &str) -> Command {
 }
 
 impl Bpftrace {
-    pub(in crate::bench) fn start(script: &str) -> Result<Self> {
+    pub(crate) fn start(script: &str) -> Result<Self> {
         let mut child = bpftrace(script).spawn().context("cannot start bpftrace")?;
         let lost = Arc::new(AtomicU64::new(0));
         let mut output = BufReader::new(child.stdout.take().context("no output")?);
@@ -267,7 +267,7 @@ fn remove(oracle: &Oracle, file: &str, line: &str) -> Result<()> {
 
 impl Active {
     /// The process that collects, if there is one.
-    pub(in crate::bench) fn process(&self) -> Option<u32> {
+    pub(crate) fn process(&self) -> Option<u32> {
         match self {
             Self::Tracefs(_)
             | Self::Defined(..)
@@ -281,7 +281,7 @@ impl Active {
     }
 
     /// Stops tracing and returns the number of lost hits.
-    pub(in crate::bench) fn stop(self) -> Result<u64> {
+    pub(crate) fn stop(self) -> Result<u64> {
         match self {
             Self::Tracefs(oracle) => {
                 oracle.tracing(false)?;

@@ -4,21 +4,21 @@ use super::victim::{Kind, Victim};
 
 /// A measured tracepoint event.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::bench) struct Event {
+pub(crate) struct Event {
     /// `system:name`.
-    pub(in crate::bench) name: &'static str,
+    pub(crate) name: &'static str,
     /// The raw tracepoint of the event.
-    pub(in crate::bench) raw: &'static str,
+    pub(crate) raw: &'static str,
     /// The victim that provokes the event.
-    pub(in crate::bench) kind: Kind,
+    pub(crate) kind: Kind,
     /// A filter that no hit passes, for tracefs and for bpftrace.
-    pub(in crate::bench) never: (&'static str, &'static str),
+    pub(crate) never: (&'static str, &'static str),
     /// Arguments of bpftrace's `printf`: all fields of the event, as tracefs shows them.
-    pub(in crate::bench) print: &'static str,
+    pub(crate) print: &'static str,
 }
 
 /// The measured tracepoint events.
-pub(in crate::bench) const EVENTS: &[Event] = &[
+pub(crate) const EVENTS: &[Event] = &[
     Event {
         name: "raw_syscalls:sys_enter",
         raw: "sys_enter",
@@ -44,12 +44,12 @@ pub(in crate::bench) const EVENTS: &[Event] = &[
 
 impl Event {
     /// A bpftrace script that prints the hits that pass the predicate.
-    pub(in crate::bench) fn bpftrace(&self, predicate: &str) -> String {
+    pub(crate) fn bpftrace(&self, predicate: &str) -> String {
         format!("tracepoint:{} /{predicate}/ {{ printf({}); }}", self.name, self.print)
     }
 
     /// A filter that only the victim's hits pass, for tracefs and for bpftrace.
-    pub(in crate::bench) fn own(&self, victim: &Victim) -> (String, String) {
+    pub(crate) fn own(&self, victim: &Victim) -> (String, String) {
         match self.kind {
             Kind::Getppid | Kind::Call | Kind::Nop | Kind::LongNop | Kind::Event => {
                 (format!("common_pid == {}", victim.pid()), format!("tid == {}", victim.pid()))

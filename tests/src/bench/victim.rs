@@ -67,22 +67,22 @@ impl Kind {
 
 /// A running victim, as the benchmark sees it.
 #[derive(Debug)]
-pub(in crate::bench) struct Victim {
+pub(crate) struct Victim {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
     /// Ids of the threads that make hits; the process's main thread is first.
-    pub(in crate::bench) threads: Vec<u32>,
+    pub(crate) threads: Vec<u32>,
 }
 
 impl Victim {
     /// Starts a victim on the last CPU.
-    pub(in crate::bench) fn start(kind: Kind) -> Result<Self> {
+    pub(crate) fn start(kind: Kind) -> Result<Self> {
         Self::with(kind, None)
     }
 
     /// Starts a victim that registers its events in the `user_events` files of a tracefs or a mirror.
-    pub(in crate::bench) fn registered(dir: &Path) -> Result<Self> {
+    pub(crate) fn registered(dir: &Path) -> Result<Self> {
         Self::with(Kind::Event, Some(dir))
     }
 
@@ -103,25 +103,25 @@ impl Victim {
     }
 
     /// Process id.
-    pub(in crate::bench) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Measures a call (a switch) in this many batches of this many calls.
-    pub(in crate::bench) fn batches(&mut self, batches: usize, calls: usize) -> Result<Batches> {
+    pub(crate) fn batches(&mut self, batches: usize, calls: usize) -> Result<Batches> {
         writeln!(self.input, "batches {batches} {calls}")?;
         let times: Result<Vec<f64>, _> = self.line()?.split_whitespace().map(str::parse).collect();
         Ok(Batches(times?))
     }
 
     /// Makes this many calls (switches) at full speed, and returns the nanoseconds of one.
-    pub(in crate::bench) fn calls(&mut self, calls: usize) -> Result<f64> {
+    pub(crate) fn calls(&mut self, calls: usize) -> Result<f64> {
         writeln!(self.input, "calls {calls}")?;
         Ok(self.line()?.trim().parse::<f64>()? / calls as f64)
     }
 
     /// Calls at this interval, in microseconds, until the next command.
-    pub(in crate::bench) fn steady(&mut self, micros: u64) -> Result<()> {
+    pub(crate) fn steady(&mut self, micros: u64) -> Result<()> {
         writeln!(self.input, "steady {micros}")?;
         Ok(())
     }
@@ -135,11 +135,11 @@ impl Victim {
 
 /// The nanoseconds of a call in each batch of a measurement.
 #[derive(Clone, Debug, Default)]
-pub(in crate::bench) struct Batches(pub(in crate::bench) Vec<f64>);
+pub(crate) struct Batches(pub(crate) Vec<f64>);
 
 impl Batches {
     /// The tenth percentile. Disturbances only add time, so this is the undisturbed call.
-    pub(in crate::bench) fn p10(&self) -> f64 {
+    pub(crate) fn p10(&self) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
         sorted.get(sorted.len() / 10).copied().unwrap_or_default()
@@ -147,7 +147,7 @@ impl Batches {
 }
 
 /// Calls that a victim makes for one measurement with [`Victim::batches`], those before each batch included.
-pub(in crate::bench) fn calls_made(batches: usize, calls: usize) -> usize {
+pub(crate) fn calls_made(batches: usize, calls: usize) -> usize {
     batches * (calls + WARM)
 }
 
@@ -214,32 +214,32 @@ pub fn serve(kind: Kind, registers: Option<&Path>) -> Result<()> {
 
 /// The function that a victim of [`Kind::Call`] calls, as a target of probes.
 #[inline(never)]
-pub(in crate::bench) extern "C" fn probed(number: u64) -> u64 {
+pub(crate) extern "C" fn probed(number: u64) -> u64 {
     std::hint::black_box(number + 1)
 }
 
 /// A no-op instruction of one byte (four bytes on arm64), as at USDT sites, and a return.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
-pub(in crate::bench) extern "C" fn nop(_: u64) {
+pub(crate) extern "C" fn nop(_: u64) {
     std::arch::naked_asm!("nop", "ret")
 }
 
 /// A no-op instruction of five bytes, and a return.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
-pub(in crate::bench) extern "C" fn long_nop(_: u64) {
+pub(crate) extern "C" fn long_nop(_: u64) {
     std::arch::naked_asm!(".byte 0x0f, 0x1f, 0x44, 0x00, 0x00", "ret")
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 #[unsafe(naked)]
-pub(in crate::bench) extern "C" fn nop(_: u64) {
+pub(crate) extern "C" fn nop(_: u64) {
     std::arch::naked_asm!("nop", "ret")
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-pub(in crate::bench) use nop as long_nop;
+pub(crate) use nop as long_nop;
 
 /// Some tens of nanoseconds of work. The time of a nearly empty call would not show how fast the machine is.
 fn spin(number: u64) -> u64 {

@@ -15,7 +15,7 @@ use crate::sys::bpf::{link::link_missed, prog::Prog};
 
 /// The descriptors that keep a program attached.
 #[derive(Debug)]
-pub(super) enum Link {
+pub(crate) enum Link {
     /// A link or raw tracepoint descriptor.
     Fd { _fd: OwnedFd },
     /// A link of a program to a perf event, and the event.
@@ -33,7 +33,7 @@ pub(super) enum Link {
 /// A link to functions of many events. Their slots stay in use until it is closed, because hits can use them until
 /// then.
 #[derive(Debug)]
-pub(super) struct FunctionsLink {
+pub(crate) struct FunctionsLink {
     // The link closes first.
     pub(super) _link: OwnedFd,
     pub(super) _leases: Vec<Arc<SlotLease>>,

@@ -28,7 +28,7 @@ struct State {
 
 /// A slot in use. Dropping it frees the slot.
 #[derive(Debug)]
-pub(super) struct SlotLease {
+pub(crate) struct SlotLease {
     slot: Slot,
     slots: Slots,
 }

@@ -33,25 +33,25 @@ use crate::{
 pub struct Engine {
     /// Facts of the kernel.
     pub facts: Arc<Facts>,
-    pub(in crate::engine) registry: EventRegistry,
-    pub(in crate::engine) instances: Instances,
-    pub(in crate::engine) attachments: Attachments,
-    pub(in crate::engine) names: Option<Names>,
+    pub(crate) registry: EventRegistry,
+    pub(crate) instances: Instances,
+    pub(crate) attachments: Attachments,
+    pub(crate) names: Option<Names>,
     /// Effects outside the engine that the front end has not applied yet.
-    pub(in crate::engine) effects: Effects,
+    pub(crate) effects: Effects,
     /// Names of threads, shared with readers that print records in other threads.
     pub tasks: Arc<TaskNames>,
     /// The synthetic events that programs outside the engine emit.
-    pub(in crate::engine) published: Option<PublishedEvents>,
-    pub(in crate::engine) histograms: Histograms,
-    pub(in crate::engine) user: UserEvents,
+    pub(crate) published: Option<PublishedEvents>,
+    pub(crate) histograms: Histograms,
+    pub(crate) user: UserEvents,
     /// The quotas of the clients' payers.
     pub quotas: Quotas,
-    pub(in crate::engine) scheduler: Scheduler<Self>,
+    pub(crate) scheduler: Scheduler<Self>,
     /// The mapped files of processes.
-    pub(in crate::engine) maps: Maps,
+    pub(crate) maps: Maps,
     /// Whether the rules for marks may be outdated.
-    pub(in crate::engine) marks_stale: bool,
+    pub(crate) marks_stale: bool,
 }
 
 impl Engine {
@@ -127,7 +127,7 @@ impl Engine {
     }
 
     /// Whether an event is enabled in an instance, or held, which prevents its deletion.
-    pub(in crate::engine) fn is_busy(&self, event: EventId) -> bool {
+    pub(crate) fn is_busy(&self, event: EventId) -> bool {
         self.registry.is_held(event) || self.instances.is_enabled(event)
     }
 
@@ -143,7 +143,7 @@ impl Engine {
         }
     }
 
-    pub(in crate::engine) fn tasks_mut(&mut self) -> &mut TaskNames {
+    pub(crate) fn tasks_mut(&mut self) -> &mut TaskNames {
         Arc::make_mut(&mut self.tasks)
     }
 
@@ -175,7 +175,7 @@ impl Engine {
     }
 
     /// Creates an instance's session, if it has none.
-    pub(in crate::engine) fn make_session(&mut self, instance: InstanceId) -> Result<(), CommandError> {
+    pub(crate) fn make_session(&mut self, instance: InstanceId) -> Result<(), CommandError> {
         self.instances.state(instance)?;
         if self.attachments.session(instance).is_some() {
             return Ok(());
@@ -244,7 +244,7 @@ fn engine_of(
 
 /// An engine for a recording. It has none of the kernel's options, and only those of the kernel's events that are
 /// added because they are recorded.
-pub(in crate::engine) fn for_recording(facts: Arc<Facts>) -> Engine {
+pub(crate) fn for_recording(facts: Arc<Facts>) -> Engine {
     let attachments = Attachments::default();
     engine_of(facts, EventRegistry::empty(), attachments, TraceOptions::named(""))
 }

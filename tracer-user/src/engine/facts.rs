@@ -73,7 +73,7 @@ impl std::fmt::Debug for Facts {
 
 impl Facts {
     /// Byte offset of `pid` in the kernel's `struct task_struct`.
-    pub(in crate::engine) fn task_pid(&self) -> Option<u32> {
+    pub(crate) fn task_pid(&self) -> Option<u32> {
         Some(self.btf()?.member("task_struct", "pid").ok()??.offset)
     }
 

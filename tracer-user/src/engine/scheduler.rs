@@ -33,7 +33,7 @@ const PERIOD: Duration = Duration::from_micros(500);
 const LONG: Duration = Duration::from_millis(20);
 
 /// Time limit for the kernel's work on files, which may never end.
-pub(in crate::engine) const FILE_WORK_LIMIT: Duration = Duration::from_secs(2);
+pub(crate) const FILE_WORK_LIMIT: Duration = Duration::from_secs(2);
 /// Maximum number of threads for such work.
 const THREADS: usize = 16;
 
@@ -147,7 +147,7 @@ impl<E> Scheduler<E> {
     }
 
     /// Whether there are other requests to be served.
-    pub(in crate::engine) fn is_shared(&self) -> bool {
+    pub(crate) fn is_shared(&self) -> bool {
         self.server.is_some() || self.serving
     }
 
@@ -167,17 +167,17 @@ impl<E> Scheduler<E> {
     }
 
     /// Lets requests that look for files wait, or serves them again.
-    pub(in crate::engine) fn set_lookups_wait(&mut self, wait: bool) {
+    pub(crate) fn set_lookups_wait(&mut self, wait: bool) {
         self.lookups_wait = wait;
     }
 
     /// Whether long operations should give up because the owner ends.
-    pub(in crate::engine) fn is_stopping(&self) -> bool {
+    pub(crate) fn is_stopping(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
 
     /// The flag behind [`Scheduler::is_stopping`], for threads.
-    pub(in crate::engine) fn stop_flag(&self) -> Arc<AtomicBool> {
+    pub(crate) fn stop_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.stop)
     }
 }

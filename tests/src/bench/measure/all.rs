@@ -23,7 +23,7 @@ const END: Duration = Duration::from_secs(600);
 const STEPS: [&str; 4] = ["on", "off", "on again", "off again"];
 
 /// Measures, and returns the table.
-pub(in crate::bench) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
+pub(crate) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
     let mut times: [Vec<Vec<f64>>; 2] = Default::default();
     let (mut ends, mut resident, mut loaded) = (Vec::new(), Vec::new(), (0, 0));
     for side in &mut times {

@@ -55,7 +55,7 @@ impl Consumer {
 type Start = fn(Option<Consumer>) -> Result<Active>;
 
 /// Measures all rows, and returns the table.
-pub(in crate::bench) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
+pub(crate) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
     let mut table = format!(
         "\n### {TITLE}\n\nNanoseconds that a hit of raw_syscalls:sys_enter takes longer with a second consumer, over the \
          same hit with\none instance (differences of medians). The filter of each instance drops all hits.\n\n\

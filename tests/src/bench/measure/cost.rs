@@ -14,7 +14,7 @@ use crate::bench::victim::Victim;
 
 /// A column of a table.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::bench) enum Subject {
+pub(crate) enum Subject {
     Tool(Tool),
     /// An instance of the mirror.
     Mirror,
@@ -24,12 +24,12 @@ pub(in crate::bench) enum Subject {
 
 impl Subject {
     /// The columns of a plan; the empty program is last.
-    pub(in crate::bench) fn all(plan: &Plan) -> Vec<Self> {
+    pub(crate) fn all(plan: &Plan) -> Vec<Self> {
         let mirror = plan.tools.contains(&Tool::Tracer).then_some(Self::Mirror);
         plan.tools.iter().map(|tool| Self::Tool(*tool)).chain(mirror).chain([Self::Empty]).collect()
     }
 
-    pub(in crate::bench) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Tool(tool) => tool.name(),
             Self::Mirror => "mirror",
@@ -46,7 +46,7 @@ impl Subject {
     }
 
     /// The competitor for an event.
-    pub(in crate::bench) fn competitor(self, event: &Event, recorded: bool) -> Competitor<'_> {
+    pub(crate) fn competitor(self, event: &Event, recorded: bool) -> Competitor<'_> {
         let start = move |victim: &Victim| {
             let (filter, predicate) = if recorded {
                 event.own(victim)
@@ -62,7 +62,7 @@ impl Subject {
 const TITLE: &str = "Added cost of a hit";
 
 /// Measures all rows, and returns the tables.
-pub(in crate::bench) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
+pub(crate) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
     let all = Subject::all(plan);
     let mut table = format!(
         "\n### {TITLE}\n\nNanoseconds over the untraced call (median of the rounds, smallest and largest in \
@@ -109,7 +109,7 @@ pub(in crate::bench) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
 }
 
 /// The first lines of a table with a column and a ratio for each competitor.
-pub(in crate::bench) fn heading(first: &str, all: &[Subject]) -> String {
+pub(crate) fn heading(first: &str, all: &[Subject]) -> String {
     let mut text = format!("{first} untraced |");
     for who in all {
         let _ = write!(text, " {} | ratio |", who.name());
@@ -120,7 +120,7 @@ pub(in crate::bench) fn heading(first: &str, all: &[Subject]) -> String {
 }
 
 /// Measures the row of an event, and keeps its values.
-pub(in crate::bench) fn row(
+pub(crate) fn row(
     plan: &Plan,
     raw: &mut RawData,
     table: &str,
@@ -136,7 +136,7 @@ pub(in crate::bench) fn row(
 }
 
 /// The line of a table with a column and a ratio for each of `columns` competitors.
-pub(in crate::bench) fn line(first: &str, plan: &Plan, cells: &[Cell], columns: usize) -> String {
+pub(crate) fn line(first: &str, plan: &Plan, cells: &[Cell], columns: usize) -> String {
     let base = fastest(cells);
     let mut text = format!("{first} {base:.0} |");
     let anchor = plan.tools.iter().position(|tool| *tool == Tool::Tracefs);

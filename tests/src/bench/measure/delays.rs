@@ -51,7 +51,7 @@ const ROWS: [Row; 12] = [
 ];
 
 /// Measures, and returns the table. The daemons and their clients may use all CPUs.
-pub(in crate::bench) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
+pub(crate) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
     let mut all = CpuSet::new();
     (0..=host::last_cpu()?).for_each(|cpu| all.set(cpu));
     sched_setaffinity(None, &all)?;

@@ -32,7 +32,7 @@ const EVENTS: usize = 100;
 const TITLE: &str = "Events of programs";
 
 /// Measures, and returns the tables.
-pub(in crate::bench) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
+pub(crate) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
     let mut text = format!("\n### {TITLE}\n\n");
     let (mut with, mut without) = (Vec::new(), Vec::new());
     for _ in 0..plan.rounds {

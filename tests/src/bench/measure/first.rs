@@ -22,7 +22,7 @@ const EVENT: &str = "syscalls:sys_enter_getppid";
 const PACE: u64 = 100;
 
 /// Measures, and returns the table.
-pub(in crate::bench) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
+pub(crate) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
     let mut victim = Victim::start(Kind::Getppid)?;
     victim.steady(PACE)?;
     let mut times: Vec<Vec<f64>> = vec![Vec::new(); plan.tools.len()];

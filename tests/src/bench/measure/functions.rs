@@ -26,7 +26,7 @@ const REFUSED: usize = 50;
 const STEPS: [&str; 4] = ["define", "enable", "disable", "delete"];
 
 /// Measures, and returns the table; nothing if this kernel has no events on functions.
-pub(in crate::bench) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
+pub(crate) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
     let root = Tracefs::find_or_mount()?.root().to_owned();
     let Some(functions) = functions(&root) else {
         eprintln!("this kernel has no events on functions");

@@ -187,7 +187,7 @@ fn lookup(asm: &mut Assembler) {
 }
 
 /// Measures all parts, and returns the table.
-pub(in crate::bench) fn run(raw: &mut RawData) -> Result<String> {
+pub(crate) fn run(raw: &mut RawData) -> Result<String> {
     let mut table = format!(
         "\n### {TITLE}\n\nNanoseconds of one copy of {COPIES} in a program that the kernel runs {REPEAT} times in a \
          call (smallest of {TRIES}\ncalls; median, smallest and largest in the last column). The programs with a ring buffer run \

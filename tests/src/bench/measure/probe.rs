@@ -68,7 +68,7 @@ struct Kernel {
 const TITLE: &str = "Added cost of a hit: probes and histograms";
 
 /// Measures all rows, and returns the table.
-pub(in crate::bench) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
+pub(crate) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
     let mut table = format!(
         "\n### {TITLE}\n\nNanoseconds over the untraced call (median of the rounds, smallest and largest in \
          parentheses), and ratios of the\nmedians. Histograms count all that happens on the \

@@ -53,7 +53,7 @@ impl Competitor {
 }
 
 /// Measures, and returns both tables.
-pub(in crate::bench) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
+pub(crate) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
     let mut table = format!(
         "\n### Draining and rendering\n\nThousands of lines a second (median of the rounds) when {HITS} hits are in the \
          buffers, and the\nnanoseconds on a CPU that a line takes the process that collects; for tracefs and \

@@ -38,7 +38,7 @@ struct Sample {
 }
 
 /// Measures, and returns the table.
-pub(in crate::bench) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
+pub(crate) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
     let mut table = format!(
         "\n### {TITLE}\n\n{HITS} hits one after the other, with buffers of {KIB} KiB for each CPU. Nanoseconds that a call \
          takes longer, and\nnanoseconds of a CPU that the daemon uses for each hit (medians of the rounds); the records of \

@@ -29,7 +29,7 @@ const OTHERS: &[Event] = &[
 ];
 
 /// Measures all rows, and returns the table.
-pub(in crate::bench) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
+pub(crate) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
     let all = Subject::all(plan);
     let mut table = format!(
         "\n### {TITLE}\n\nNanoseconds that getppid takes longer while the event of another system call is enabled \

@@ -36,7 +36,7 @@ const NAME: &str = "tracer_dispatch";
 
 /// Programs of one type, in one array.
 #[derive(Debug)]
-pub(in crate::attach) struct DispatchTable {
+pub(crate) struct DispatchTable {
     kind: ProgKind,
     /// Whether its programs are loaded for kprobe.multi.
     multi: bool,
@@ -50,14 +50,14 @@ pub(in crate::attach) struct DispatchTable {
 
 /// The dispatch tables of a session, one for each type of program.
 #[derive(Debug)]
-pub(in crate::attach) struct DispatchTables {
+pub(crate) struct DispatchTables {
     entries: u32,
     tables: Vec<DispatchTable>,
 }
 
 /// The programs of a session that events share, by type and key. A program is known while an event uses it.
 #[derive(Debug, Default)]
-pub(in crate::attach) struct ProgramCache(HashMap<(u32, bool, Key), Weak<LoadedProgram>>);
+pub(crate) struct ProgramCache(HashMap<(u32, bool, Key), Weak<LoadedProgram>>);
 
 impl DispatchTable {
     fn is_for(&self, via: &AttachPoint) -> bool {
@@ -65,12 +65,12 @@ impl DispatchTable {
     }
 
     /// The type of its programs.
-    pub(in crate::attach) fn kind(&self) -> ProgKind {
+    pub(crate) fn kind(&self) -> ProgKind {
         self.kind
     }
 
     /// A program that does nothing, for entries that gates jump to directly ([`Entry::replace_by`]).
-    pub(in crate::attach) fn empty(&mut self) -> Result<Arc<Prog>, Cause> {
+    pub(crate) fn empty(&mut self) -> Result<Arc<Prog>, Cause> {
         if let Some(empty) = &self.empty {
             return Ok(Arc::clone(empty));
         }
@@ -80,17 +80,17 @@ impl DispatchTable {
     }
 
     /// The entry of a slot.
-    pub(in crate::attach) fn entry(&self, slot: Slot) -> Entry {
+    pub(crate) fn entry(&self, slot: Slot) -> Entry {
         self.entry_at(slot.get())
     }
 
     /// The entry at an index.
-    pub(in crate::attach) fn entry_at(&self, index: u32) -> Entry {
+    pub(crate) fn entry_at(&self, index: u32) -> Entry {
         Entry::new(Arc::clone(&self.array), index)
     }
 
     /// The array of programs.
-    pub(in crate::attach) fn array(&self) -> BorrowedFd<'_> {
+    pub(crate) fn array(&self) -> BorrowedFd<'_> {
         self.array.as_fd()
     }
 
@@ -108,7 +108,7 @@ impl DispatchTable {
     }
 
     /// A gate that reads its attach cookie.
-    pub(in crate::attach) fn gate(&mut self) -> Result<&Prog, Cause> {
+    pub(crate) fn gate(&mut self) -> Result<&Prog, Cause> {
         if self.gates.is_empty() {
             let source = if self.multi { EntrySource::CookieOfMany } else { EntrySource::Cookie };
             self.gates.push(self.load(source)?);
@@ -117,20 +117,12 @@ impl DispatchTable {
     }
 
     /// Plans the gate's link at an instruction of a file.
-    pub(in crate::attach) fn plan_file(
-        &mut self,
-        cookie: u64,
-        place: &FilePlace,
-    ) -> Result<uprobe::Planned, Cause> {
+    pub(crate) fn plan_file(&mut self, cookie: u64, place: &FilePlace) -> Result<uprobe::Planned, Cause> {
         uprobe::Planned::new(self.gate()?, place, false, cookie)
     }
 
     /// Links the gate to a perf event.
-    pub(in crate::attach) fn link_perf(
-        &mut self,
-        cookie: u64,
-        event: BorrowedFd<'_>,
-    ) -> Result<OwnedFd, Cause> {
+    pub(crate) fn link_perf(&mut self, cookie: u64, event: BorrowedFd<'_>) -> Result<OwnedFd, Cause> {
         let refused = |errno| Cause::Hook("link to the perf event (5.15 and later)", errno);
         for tried in 0..=COPIES {
             if tried == self.gates.len() {
@@ -147,7 +139,7 @@ impl DispatchTable {
     }
 
     /// A gate for the entry of a slot.
-    pub(in crate::attach) fn own_gate(&self, slot: Slot) -> Result<OwnGate, Cause> {
+    pub(crate) fn own_gate(&self, slot: Slot) -> Result<OwnGate, Cause> {
         Ok(OwnGate::in_table(self.load(EntrySource::Fixed(slot.get()))?))
     }
 }
@@ -159,12 +151,12 @@ fn is_function(via: &AttachPoint) -> bool {
 
 impl DispatchTables {
     /// No tables yet; each will have this many entries.
-    pub(in crate::attach) fn new(entries: u32) -> Self {
+    pub(crate) fn new(entries: u32) -> Self {
         Self { entries, tables: Vec::new() }
     }
 
     /// The table of a hook's programs, created on first use.
-    pub(in crate::attach) fn table(&mut self, via: &AttachPoint) -> Result<&mut DispatchTable, Cause> {
+    pub(crate) fn table(&mut self, via: &AttachPoint) -> Result<&mut DispatchTable, Cause> {
         if !self.tables.iter().any(|table| table.is_for(via)) {
             let array = Arc::new(entry::program_array(self.entries, NAME)?);
             let (kind, multi) = (via.kind(), is_function(via));
@@ -175,19 +167,19 @@ impl DispatchTables {
     }
 
     /// Hits for which the kernel did not run a gate that events share.
-    pub(in crate::attach) fn missed(&self) -> u64 {
+    pub(crate) fn missed(&self) -> u64 {
         self.tables.iter().flat_map(|table| &table.gates).map(entry::missed).sum()
     }
 }
 
 impl ProgramCache {
     /// The program of a key, if an event uses it.
-    pub(in crate::attach) fn find(&self, via: &AttachPoint, key: &Key) -> Option<Arc<LoadedProgram>> {
+    pub(crate) fn find(&self, via: &AttachPoint, key: &Key) -> Option<Arc<LoadedProgram>> {
         self.0.get(&(via.kind() as u32, is_function(via), key.clone())).and_then(Weak::upgrade)
     }
 
     /// All programs in use.
-    pub(in crate::attach) fn all(&self) -> HashMap<(u32, Key), Arc<LoadedProgram>> {
+    pub(crate) fn all(&self) -> HashMap<(u32, Key), Arc<LoadedProgram>> {
         let known = self.0.iter();
         known
             .filter_map(|((kind, _, key), program)| Some(((*kind, key.clone()), program.upgrade()?)))
@@ -195,7 +187,7 @@ impl ProgramCache {
     }
 
     /// Stores the program of a key.
-    pub(in crate::attach) fn remember(&mut self, via: &AttachPoint, key: Key, program: &Arc<LoadedProgram>) {
+    pub(crate) fn remember(&mut self, via: &AttachPoint, key: Key, program: &Arc<LoadedProgram>) {
         self.0.retain(|_, known| known.strong_count() > 0);
         self.0.insert((via.kind() as u32, is_function(via), key), Arc::downgrade(program));
     }

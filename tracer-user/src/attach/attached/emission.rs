@@ -30,13 +30,13 @@ pub struct Block {
 
 impl Block {
     /// A part and the maps it refers to.
-    pub(in crate::attach) fn new(insns: Vec<Insn>, maps: Vec<Arc<Map>>) -> Self {
+    pub(crate) fn new(insns: Vec<Insn>, maps: Vec<Arc<Map>>) -> Self {
         Self { insns, maps }
     }
 
     /// Joins functions, the first of which is the entry, with the parts that they call by the names `part 0`, `part 1`
     /// and so on.
-    pub(in crate::attach) fn joined(functions: &[Function], parts: &[Self], mut maps: Vec<Arc<Map>>) -> Self {
+    pub(crate) fn joined(functions: &[Function], parts: &[Self], mut maps: Vec<Arc<Map>>) -> Self {
         let names = names(parts);
         let joined: Vec<join::Part<'_>> =
             names.each().into_iter().zip(parts).map(|(name, part)| (name, part.insns())).collect();
@@ -46,7 +46,7 @@ impl Block {
     }
 
     /// The maps it refers to.
-    pub(in crate::attach) fn into_maps(self) -> Vec<Arc<Map>> {
+    pub(crate) fn into_maps(self) -> Vec<Arc<Map>> {
         self.maps
     }
 
@@ -56,7 +56,7 @@ impl Block {
     }
 
     /// The encoded instructions for the kernel.
-    pub(in crate::attach) fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         self.insns.iter().flat_map(|insn| insn.encode()).collect()
     }
 }
@@ -86,15 +86,15 @@ pub fn emission(event: &Event, id: u16, parts: &[Block]) -> Result<Option<Block>
 }
 
 /// Names of the parts.
-pub(in crate::attach) fn names(parts: &[Block]) -> Names {
+pub(crate) fn names(parts: &[Block]) -> Names {
     Names((0..parts.len()).map(|number| format!("part {number}")).collect())
 }
 
 /// Owned names, to be borrowed.
-pub(in crate::attach) struct Names(Vec<String>);
+pub(crate) struct Names(Vec<String>);
 
 impl Names {
-    pub(in crate::attach) fn each(&self) -> Vec<&str> {
+    pub(crate) fn each(&self) -> Vec<&str> {
         self.0.iter().map(String::as_str).collect()
     }
 }

@@ -22,7 +22,7 @@ use crate::{
 
 /// How a gate finds the entry that it calls.
 #[derive(Clone, Copy)]
-pub(in crate::attach) enum EntrySource {
+pub(crate) enum EntrySource {
     /// The lower half of its attach cookie.
     Cookie,
     /// The lower half of its attach cookie at kprobe.multi. An address that the link does not know has the cookie 0,
@@ -33,7 +33,7 @@ pub(in crate::attach) enum EntrySource {
 }
 
 /// Creates an array of programs.
-pub(in crate::attach) fn program_array(entries: u32, name: &'static str) -> Result<Map, Cause> {
+pub(crate) fn program_array(entries: u32, name: &'static str) -> Result<Map, Cause> {
     Map::create(&MapSpec {
         kind: MapKind::ProgArray,
         key_size: 4,
@@ -48,7 +48,7 @@ pub(in crate::attach) fn program_array(entries: u32, name: &'static str) -> Resu
 
 /// An entry of an array of programs, which one attached event owns.
 #[derive(Debug)]
-pub(in crate::attach) struct Entry {
+pub(crate) struct Entry {
     array: Arc<Map>,
     index: u32,
     /// Whether this event has a program there.
@@ -57,12 +57,12 @@ pub(in crate::attach) struct Entry {
 
 impl Entry {
     /// An entry without a program.
-    pub(in crate::attach) fn new(array: Arc<Map>, index: u32) -> Self {
+    pub(crate) fn new(array: Arc<Map>, index: u32) -> Self {
         Self { array, index, is_set: false }
     }
 
     /// Sets the program, in place of the old one.
-    pub(in crate::attach) fn set(&mut self, program: &Prog) -> Result<(), Cause> {
+    pub(crate) fn set(&mut self, program: &Prog) -> Result<(), Cause> {
         self.array
             .set_fd(self.index, program.as_fd())
             .map_err(|errno| Cause::System("entry in the table of programs", errno))?;
@@ -71,14 +71,14 @@ impl Entry {
     }
 
     /// The index in the array.
-    pub(in crate::attach) fn index(&self) -> u32 {
+    pub(crate) fn index(&self) -> u32 {
         self.index
     }
 
     /// Replaces the program, if one is set, by a program that does nothing. Where a gate jumps to the entry directly,
     /// this is as quick as any other exchange. [`Entry::clear`] takes some 10 ms there, because the kernel waits for
     /// all CPUs before it removes the jump.
-    pub(in crate::attach) fn replace_by(&mut self, empty: &Prog) {
+    pub(crate) fn replace_by(&mut self, empty: &Prog) {
         if self.is_set && self.set(empty).is_err() {
             self.clear();
         }
@@ -86,7 +86,7 @@ impl Entry {
 
     /// Removes the program: no program runs at hits from here on. Does nothing if none is set, as another event may
     /// own the entry by then.
-    pub(in crate::attach) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         if std::mem::take(&mut self.is_set) {
             // Clearing a set entry does not fail.
             let _ = self.array.delete(&self.index.to_ne_bytes());
@@ -120,7 +120,7 @@ fn code(source: EntrySource, before: impl FnOnce(&mut Assembler)) -> Function {
 }
 
 /// Loads a gate for an array; `hits` is the counter of a gate whose code counts hits.
-pub(in crate::attach) fn load_gate(
+pub(crate) fn load_gate(
     kind: ProgKind,
     purpose: Purpose<'_>,
     array: &Map,
@@ -143,7 +143,7 @@ pub(in crate::attach) fn load_gate(
 }
 
 /// Loads a program that does nothing.
-pub(in crate::attach) fn load_empty(kind: ProgKind, purpose: Purpose<'_>) -> Result<Prog, Cause> {
+pub(crate) fn load_empty(kind: ProgKind, purpose: Purpose<'_>) -> Result<Prog, Cause> {
     let mut asm = Assembler::new();
     asm.mov(Reg::R0, 0);
     asm.exit();
@@ -168,7 +168,7 @@ fn count(asm: &mut Assembler) {
 
 /// A gate that one event owns.
 #[derive(Debug)]
-pub(in crate::attach) struct OwnGate {
+pub(crate) struct OwnGate {
     program: Arc<Prog>,
     /// Hits by CPU, including threads that are not traced, as in the kernel's probe profiles.
     hits: Option<Map>,
@@ -176,7 +176,7 @@ pub(in crate::attach) struct OwnGate {
 
 impl OwnGate {
     /// Loads a gate in front of a single entry.
-    pub(in crate::attach) fn new(
+    pub(crate) fn new(
         kind: ProgKind,
         purpose: Purpose<'_>,
         counts: bool,
@@ -201,17 +201,17 @@ impl OwnGate {
     }
 
     /// A loaded gate in front of an entry of a larger array.
-    pub(in crate::attach) fn in_table(program: Prog) -> Self {
+    pub(crate) fn in_table(program: Prog) -> Self {
         Self { program: Arc::new(program), hits: None }
     }
 
     /// The program to attach to the hook.
-    pub(in crate::attach) fn program(&self) -> &Arc<Prog> {
+    pub(crate) fn program(&self) -> &Arc<Prog> {
         &self.program
     }
 
     /// Hits of the hook, if the gate counts them.
-    pub(in crate::attach) fn hits(&self) -> u64 {
+    pub(crate) fn hits(&self) -> u64 {
         let counts = self.hits.as_ref().and_then(|hits| hits.lookup_per_cpu(&[0; 4]).ok().flatten());
         let counts = counts.unwrap_or_default();
         let each = counts.iter().filter_map(|count| count.first_chunk()).copied().map(u64::from_ne_bytes);
@@ -219,13 +219,13 @@ impl OwnGate {
     }
 
     /// Hits for which the kernel did not run the gate.
-    pub(in crate::attach) fn missed(&self) -> u64 {
+    pub(crate) fn missed(&self) -> u64 {
         missed(&self.program)
     }
 }
 
 /// Hits for which the kernel did not run a program.
-pub(in crate::attach) fn missed(program: &Prog) -> u64 {
+pub(crate) fn missed(program: &Prog) -> u64 {
     program.info().map_or(0, |info| info.misses)
 }
 

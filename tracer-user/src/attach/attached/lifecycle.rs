@@ -51,17 +51,17 @@ pub enum Dispatch {
 #[derive(Debug)]
 pub struct Attached {
     // In the order of closing.
-    pub(in crate::attach) link: Link,
+    pub(crate) link: Link,
     /// The chain of a tracepoint, which has the link.
-    pub(in crate::attach) chain: Option<ChainPlace>,
-    pub(in crate::attach) entry: Option<Entry>,
-    pub(in crate::attach) gate: Option<OwnGate>,
-    pub(in crate::attach) companions: Companions,
+    pub(crate) chain: Option<ChainPlace>,
+    pub(crate) entry: Option<Entry>,
+    pub(crate) gate: Option<OwnGate>,
+    pub(crate) companions: Companions,
     /// An array references its program; this keeps the program's memory, and a program without a hook.
-    pub(in crate::attach) program: Arc<LoadedProgram>,
-    pub(in crate::attach) via: AttachPoint,
-    pub(in crate::attach) dispatch: Dispatch,
-    pub(in crate::attach) lease: Option<Arc<SlotLease>>,
+    pub(crate) program: Arc<LoadedProgram>,
+    pub(crate) via: AttachPoint,
+    pub(crate) dispatch: Dispatch,
+    pub(crate) lease: Option<Arc<SlotLease>>,
     /// Whether the dropping thread itself closes the link of a chain that has no consumer left.
     closes_here: bool,
 }
@@ -69,21 +69,21 @@ pub struct Attached {
 /// An event that is complete except for its link to a file. Dropping it frees its slot.
 #[derive(Debug)]
 pub struct Planned {
-    pub(in crate::attach) attached: Attached,
+    pub(crate) attached: Attached,
     /// The event's name, for errors.
-    pub(in crate::attach) name: String,
+    pub(crate) name: String,
     /// The cookie of its link.
-    pub(in crate::attach) cookie: u64,
+    pub(crate) cookie: u64,
 }
 
 /// A disabled event that is still linked. [`crate::attach::Session::resume`] enables it again. Dropping it closes the
 /// link of its chain in this thread, where the kernel may wait for all CPUs.
 #[derive(Debug)]
-pub struct Parked(pub(in crate::attach) Attached);
+pub struct Parked(pub(crate) Attached);
 
 impl Attached {
     /// An event without a link yet.
-    pub(in crate::attach) fn new(via: AttachPoint, dispatch: Dispatch, program: Arc<LoadedProgram>) -> Self {
+    pub(crate) fn new(via: AttachPoint, dispatch: Dispatch, program: Arc<LoadedProgram>) -> Self {
         Self {
             link: Link::None,
             chain: None,
@@ -138,7 +138,7 @@ impl Attached {
     }
 
     /// Sets the program, in place of the old one if there is one. If this fails, the old program stays.
-    pub(in crate::attach) fn set_program(&mut self, program: Arc<LoadedProgram>) -> Result<(), Cause> {
+    pub(crate) fn set_program(&mut self, program: Arc<LoadedProgram>) -> Result<(), Cause> {
         match (&mut self.entry, &self.chain, &self.via) {
             (Some(entry), ..) => entry.set(&program.program)?,
             (None, Some(chain), _) => chain.set(Arc::clone(&program.program))?,
@@ -150,7 +150,7 @@ impl Attached {
     }
 
     /// The program to link to the hook: the event's own gate, or else the program itself.
-    pub(in crate::attach) fn linked_program(&self) -> &Arc<Prog> {
+    pub(crate) fn linked_program(&self) -> &Arc<Prog> {
         self.gate.as_ref().map_or(&self.program.program, OwnGate::program)
     }
 

@@ -4,11 +4,11 @@
 //! replaced, parked, resumed and detached in the same way. The other files contain the differences: how gates and
 //! tables find a program, and how the programs of histograms, relays and emissions are made.
 
-pub(in crate::attach) mod chain;
-pub(in crate::attach) mod dispatch_table;
-pub(in crate::attach) mod emission;
-pub(in crate::attach) mod entry;
-pub(in crate::attach) mod functions;
-pub(in crate::attach) mod hist;
-pub(in crate::attach) mod lifecycle;
-pub(in crate::attach) mod relay;
+pub(crate) mod chain;
+pub(crate) mod dispatch_table;
+pub(crate) mod emission;
+pub(crate) mod entry;
+pub(crate) mod functions;
+pub(crate) mod hist;
+pub(crate) mod lifecycle;
+pub(crate) mod relay;

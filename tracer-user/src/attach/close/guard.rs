@@ -67,7 +67,7 @@ pub struct Guard {
 
 /// The guard holds an event's descriptors until this is dropped.
 #[derive(Debug)]
-pub(in crate::attach) struct HeldDescriptors {
+pub(crate) struct HeldDescriptors {
     guard: Arc<Guard>,
     number: u32,
 }
@@ -149,7 +149,7 @@ impl HeldDescriptors {
     }
 
     /// Whether the guard closes the descriptors ([`Guard::leave`]).
-    pub(in crate::attach) fn is_left(&self) -> bool {
+    pub(crate) fn is_left(&self) -> bool {
         self.guard.left.load(Ordering::Relaxed) && !self.guard.is_gone()
     }
 }
@@ -165,7 +165,7 @@ impl Drop for HeldDescriptors {
 }
 
 /// An attached event whose descriptors the guard process can hold.
-pub(in crate::attach) trait Guarded {
+pub(crate) trait Guarded {
     /// Its link and perf event, if the guard process can hold them and does not hold them yet.
     fn unguarded(&self) -> Option<[BorrowedFd<'_>; 2]>;
 
@@ -174,10 +174,7 @@ pub(in crate::attach) trait Guarded {
 }
 
 /// Passes the descriptors of these events to the guard, except those that it already holds.
-pub(in crate::attach) fn guard<'a, T: Guarded + 'a>(
-    guard: &Arc<Guard>,
-    events: impl Iterator<Item = &'a mut T>,
-) {
+pub(crate) fn guard<'a, T: Guarded + 'a>(guard: &Arc<Guard>, events: impl Iterator<Item = &'a mut T>) {
     let mut new: Vec<(u32, &mut T)> =
         events.filter(|event| event.unguarded().is_some()).map(|event| (guard.next(), event)).collect();
     for part in new.chunks_mut(BATCH / 2) {

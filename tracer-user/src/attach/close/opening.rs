@@ -20,7 +20,7 @@ const PATIENCE_IN_ALL: u32 = 2000;
 const STEP: Duration = Duration::from_millis(5);
 
 /// Closes links in parallel, because the kernel can wait for many of them together.
-pub(in crate::attach) fn close_links(mut links: Vec<OwnedFd>) {
+pub(crate) fn close_links(mut links: Vec<OwnedFd>) {
     std::thread::scope(|scope| {
         let share = links.len().div_ceil(THREADS).max(1);
         while !links.is_empty() {

@@ -14,16 +14,16 @@ use crate::sys::Errno;
 pub struct PerfEvent(Option<OwnedFd>);
 
 impl PerfEvent {
-    pub(in crate::attach) fn new(event: OwnedFd) -> Self {
+    pub(crate) fn new(event: OwnedFd) -> Self {
         Self(Some(event))
     }
 
     /// The descriptor.
-    pub(in crate::attach) fn take(mut self) -> Result<OwnedFd, Errno> {
+    pub(crate) fn take(mut self) -> Result<OwnedFd, Errno> {
         self.0.take().ok_or(Errno::BADF)
     }
 
-    pub(in crate::attach) fn fd(&self) -> Result<BorrowedFd<'_>, Errno> {
+    pub(crate) fn fd(&self) -> Result<BorrowedFd<'_>, Errno> {
         self.0.as_ref().map(AsFd::as_fd).ok_or(Errno::BADF)
     }
 }

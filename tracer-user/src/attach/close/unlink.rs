@@ -34,12 +34,12 @@ pub struct FileHook {
 }
 
 impl FileHook {
-    pub(in crate::attach) fn new(fd: OwnedFd, is_event: bool) -> Self {
+    pub(crate) fn new(fd: OwnedFd, is_event: bool) -> Self {
         Self { fds: vec![fd], is_event, with: None }
     }
 
     /// Links the perf event, where there is one.
-    pub(in crate::attach) fn linked(
+    pub(crate) fn linked(
         mut self,
         link: impl FnOnce(BorrowedFd<'_>) -> Result<OwnedFd, Cause>,
     ) -> Result<Self, Cause> {
@@ -54,19 +54,19 @@ impl FileHook {
     }
 
     /// Keeps a value until all descriptors are closed.
-    pub(in crate::attach) fn keep(mut self, with: impl Any + Send + Sync) -> Self {
+    pub(crate) fn keep(mut self, with: impl Any + Send + Sync) -> Self {
         self.with = Some(Box::new(with));
         self
     }
 
     /// As [`FileHook::keep`], for an optional value.
-    pub(in crate::attach) fn keep_any(mut self, with: Option<Box<dyn Any + Send + Sync>>) -> Self {
+    pub(crate) fn keep_any(mut self, with: Option<Box<dyn Any + Send + Sync>>) -> Self {
         self.with = with;
         self
     }
 
     /// The link. Before [`FileHook::linked`], the perf event if there is one.
-    pub(in crate::attach) fn link(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn link(&self) -> Option<BorrowedFd<'_>> {
         self.fds.first().map(AsFd::as_fd)
     }
 }
@@ -80,7 +80,7 @@ impl Drop for FileHook {
 
 /// Makes a background thread drop a value that closes a perf event. The thread does not pause for tracers that open
 /// events, because the caller of [`closed_since`] waits for it.
-pub(in crate::attach) fn close_later(with: impl Any + Send + Sync) {
+pub(crate) fn close_later(with: impl Any + Send + Sync) {
     CLOSER.close(Left { fds: Vec::new(), is_event: false, with: Some(Box::new(with)) });
 }
 

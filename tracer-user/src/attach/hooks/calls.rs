@@ -46,7 +46,7 @@ struct Layer {
 
 /// The use of a dispatcher's entry. It is dropped after the entry is cleared.
 #[derive(Debug)]
-pub(in crate::attach) struct Place {
+pub(crate) struct Place {
     sides: Arc<Mutex<Sides>>,
     enter: bool,
     layer: u64,
@@ -72,7 +72,7 @@ impl Calls {
 
     /// Attaches a program to the entry or the exit of the call with this number, after the programs already there.
     /// `link` is how a new dispatcher is attached. The caller clears the entry before it drops the place.
-    pub(in crate::attach) fn attach_hook(
+    pub(crate) fn attach_hook(
         &self,
         enter: bool,
         number: u32,

@@ -50,7 +50,7 @@ impl PartialEq for ModuleTypes {
 impl Eq for ModuleTypes {}
 
 /// The function and the side that a program is loaded for.
-pub(in crate::attach) fn purpose(function: &Function, exit: bool) -> Purpose<'_> {
+pub(crate) fn purpose(function: &Function, exit: bool) -> Purpose<'_> {
     Purpose::Function {
         id: function.id,
         module: function.module.as_ref().map(|module| module.fd.as_fd()),
@@ -59,12 +59,12 @@ pub(in crate::attach) fn purpose(function: &Function, exit: bool) -> Purpose<'_>
 }
 
 /// Attaches a program to the entry of the function that it was loaded for ([`purpose`]).
-pub(in crate::attach) fn attach(program: &Prog) -> Result<Link, Cause> {
+pub(crate) fn attach(program: &Prog) -> Result<Link, Cause> {
     attach_for(program, "fentry")
 }
 
 /// Attaches a program to the exit of the function that it was loaded for.
-pub(in crate::attach) fn attach_exit(program: &Prog) -> Result<Link, Cause> {
+pub(crate) fn attach_exit(program: &Prog) -> Result<Link, Cause> {
     attach_for(program, "fexit")
 }
 

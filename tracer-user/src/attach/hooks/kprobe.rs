@@ -21,7 +21,7 @@ pub struct KernelPlace {
 }
 
 /// Opens the perf event of an instruction or of the return of a function.
-pub(in crate::attach) fn open(place: &KernelPlace, exit: bool) -> Result<OwnedFd, Cause> {
+pub(crate) fn open(place: &KernelPlace, exit: bool) -> Result<OwnedFd, Cause> {
     let unit = ProbeUnit::kprobe().ok_or(Cause::NotBuilt("kprobes", "CONFIG_KPROBE_EVENTS"))?;
     let symbol = match &place.symbol {
         Some(symbol) => Some(CString::new(symbol.as_str()).map_err(|_| Cause::Hook("kprobe", NO_NAME))?),

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Whether the kernel has kprobe.multi links.
-pub(in crate::attach) fn is_there() -> bool {
+pub(crate) fn is_there() -> bool {
     static KNOWN: OnceLock<bool> = OnceLock::new();
     *KNOWN.get_or_init(|| {
         let trial = Trial {
@@ -32,12 +32,12 @@ pub(in crate::attach) fn is_there() -> bool {
 }
 
 /// The expected attach type for loading such a program.
-pub(in crate::attach) fn purpose() -> Purpose<'static> {
+pub(crate) fn purpose() -> Purpose<'static> {
     Purpose::Multi
 }
 
 /// Attaches a program to functions by their addresses.
-pub(in crate::attach) fn attach(program: &Prog, addresses: &[u64], exit: bool) -> Result<Link, Cause> {
+pub(crate) fn attach(program: &Prog, addresses: &[u64], exit: bool) -> Result<Link, Cause> {
     let fd = program
         .link_functions(addresses, &[], exit)
         .map_err(|errno| Cause::Hook("kprobe.multi link (CONFIG_FPROBE)", errno))?;

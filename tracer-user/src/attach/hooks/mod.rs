@@ -1,14 +1,14 @@
 //! The hooks of the kernel, one file for each kind: how a program is attached there.
 
-pub(in crate::attach) mod calls;
-pub(in crate::attach) mod fentry;
-pub(in crate::attach) mod kprobe;
-pub(in crate::attach) mod kprobe_multi;
-pub(in crate::attach) mod opened;
-pub(in crate::attach) mod syscalls;
-pub(in crate::attach) mod tracepoint;
+pub(crate) mod calls;
+pub(crate) mod fentry;
+pub(crate) mod kprobe;
+pub(crate) mod kprobe_multi;
+pub(crate) mod opened;
+pub(crate) mod syscalls;
+pub(crate) mod tracepoint;
 mod trial;
-pub(in crate::attach) mod uprobe;
+pub(crate) mod uprobe;
 
 use super::{AttachPoint, Cause, close::perf_event::PerfEvent, link::Link};
 use crate::sys::bpf::prog::Prog;
@@ -25,7 +25,7 @@ pub fn open_perf_event(via: &AttachPoint) -> Option<Result<PerfEvent, Cause>> {
 }
 
 /// Attaches a program to a hook that is not behind a system call dispatcher; `opened` is its perf event, if it is open.
-pub(in crate::attach) fn attach(
+pub(crate) fn attach(
     program: &Prog,
     via: &AttachPoint,
     opened: Option<Result<PerfEvent, Cause>>,

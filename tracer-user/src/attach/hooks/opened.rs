@@ -22,7 +22,7 @@ impl OpenedEvents {
     }
 
     /// Drops what [`OpenedEvents::set_ahead`] stored.
-    pub(in crate::attach) fn forget_ahead(&mut self) {
+    pub(crate) fn forget_ahead(&mut self) {
         self.ahead = None;
     }
 
@@ -54,7 +54,7 @@ impl OpenedEvents {
     }
 
     /// Takes the perf event of an attach point, if it is open or being opened.
-    pub(in crate::attach) fn take(&mut self, via: &AttachPoint) -> Option<Result<PerfEvent, Cause>> {
+    pub(crate) fn take(&mut self, via: &AttachPoint) -> Option<Result<PerfEvent, Cause>> {
         let ahead = match via {
             AttachPoint::Tracepoint(id) => self.ahead.as_mut().and_then(|ahead| ahead.take(*id)),
             _ => None,

@@ -22,11 +22,11 @@ use crate::{
 };
 
 /// The link or chain place of a dispatcher. Dropping it detaches the dispatcher.
-pub(in crate::attach) type Hooked = Box<dyn Any + Send + Sync>;
+pub(crate) type Hooked = Box<dyn Any + Send + Sync>;
 type Attach = dyn Fn(&Arc<Prog>, &str) -> Result<Hooked, Cause>;
 
 /// How a dispatcher is attached to its raw tracepoint.
-pub(in crate::attach) struct DispatcherLink {
+pub(crate) struct DispatcherLink {
     /// The session whose consumer the dispatcher is.
     session: Option<u64>,
     /// Attaches it to the raw tracepoint of a name.
@@ -35,7 +35,7 @@ pub(in crate::attach) struct DispatcherLink {
 
 impl DispatcherLink {
     /// By a link of its own.
-    pub(in crate::attach) fn alone() -> Self {
+    pub(crate) fn alone() -> Self {
         let attach = |program: &Arc<Prog>, tracepoint: &str| {
             let link = program.attach_raw_tracepoint(tracepoint);
             Ok::<Hooked, _>(Box::new(link.map_err(|errno| Cause::Hook("raw tracepoint", errno))?))
@@ -44,7 +44,7 @@ impl DispatcherLink {
     }
 
     /// As a consumer of the raw tracepoint, for the session with this number.
-    pub(in crate::attach) fn in_chain(
+    pub(crate) fn in_chain(
         session: u64,
         attach: impl Fn(&Arc<Prog>, &str) -> Result<Hooked, Cause> + 'static,
     ) -> Self {
@@ -52,14 +52,14 @@ impl DispatcherLink {
     }
 
     /// The session whose consumer the dispatcher is.
-    pub(in crate::attach) fn session(&self) -> Option<u64> {
+    pub(crate) fn session(&self) -> Option<u64> {
         self.session
     }
 }
 
 /// An attached dispatcher.
 #[derive(Debug)]
-pub(in crate::attach) struct Dispatcher {
+pub(crate) struct Dispatcher {
     array: Arc<Map>,
     _program: Arc<Prog>,
     _hooked: Hooked,
@@ -68,7 +68,7 @@ pub(in crate::attach) struct Dispatcher {
 impl Dispatcher {
     /// Loads the dispatcher for entries or exits, and attaches it to its raw tracepoint. The call's number is at this
     /// byte offset in `struct pt_regs`; `cast` as in [`Context`](crate::attach::Context).
-    pub(in crate::attach) fn new(
+    pub(crate) fn new(
         enter: bool,
         number_offset: u32,
         cast: Option<Cast>,
@@ -88,14 +88,14 @@ impl Dispatcher {
     }
 
     /// The entry of a number.
-    pub(in crate::attach) fn entry(&self, number: u32) -> Entry {
+    pub(crate) fn entry(&self, number: u32) -> Entry {
         Entry::new(Arc::clone(&self.array), number)
     }
 }
 
 /// The dispatchers of a session, each attached on first use.
 #[derive(Debug)]
-pub(in crate::attach) struct Dispatchers {
+pub(crate) struct Dispatchers {
     registers: Option<Registers>,
     cast: Option<Cast>,
     enter: Option<Dispatcher>,
@@ -104,17 +104,12 @@ pub(in crate::attach) struct Dispatchers {
 
 impl Dispatchers {
     /// No dispatcher yet. `registers` and `cast` as in [`Context`](crate::attach::Context).
-    pub(in crate::attach) fn new(registers: Option<Registers>, cast: Option<Cast>) -> Self {
+    pub(crate) fn new(registers: Option<Registers>, cast: Option<Cast>) -> Self {
         Self { registers, cast, enter: None, exit: None }
     }
 
     /// The entry of the system call with this number, at its entry or exit. `link` is how a new dispatcher is attached.
-    pub(in crate::attach) fn entry(
-        &mut self,
-        enter: bool,
-        number: u32,
-        link: &DispatcherLink,
-    ) -> Result<Entry, Cause> {
+    pub(crate) fn entry(&mut self, enter: bool, number: u32, link: &DispatcherLink) -> Result<Entry, Cause> {
         let side = if enter { &mut self.enter } else { &mut self.exit };
         if let Some(dispatcher) = side {
             return Ok(dispatcher.entry(number));

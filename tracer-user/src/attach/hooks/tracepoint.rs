@@ -7,23 +7,23 @@ use crate::{
 };
 
 /// Attaches a raw tracepoint program to a tracepoint.
-pub(in crate::attach) fn attach_raw(program: &Prog, tracepoint: &str) -> Result<Link, Cause> {
+pub(crate) fn attach_raw(program: &Prog, tracepoint: &str) -> Result<Link, Cause> {
     let fd =
         program.attach_raw_tracepoint(tracepoint).map_err(|errno| Cause::Hook("raw tracepoint", errno))?;
     Ok(Link::Fd { _fd: fd })
 }
 
 /// Attaches a program to the perf tracepoint of a trace event's id.
-pub(in crate::attach) fn attach(program: &Prog, id: u16) -> Result<Link, Cause> {
+pub(crate) fn attach(program: &Prog, id: u16) -> Result<Link, Cause> {
     Link::perf(program, open(id)?)
 }
 
 /// Opens the perf event of a trace event's id.
-pub(in crate::attach) fn open(id: u16) -> Result<PerfEvent, Cause> {
+pub(crate) fn open(id: u16) -> Result<PerfEvent, Cause> {
     perf::open_tracepoint(id).map(PerfEvent::new).map_err(not_opened)
 }
 
 /// The cause for a perf event that could not be opened.
-pub(in crate::attach) fn not_opened(errno: Errno) -> Cause {
+pub(crate) fn not_opened(errno: Errno) -> Cause {
     Cause::Hook("perf event of the tracepoint", errno)
 }

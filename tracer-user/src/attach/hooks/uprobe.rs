@@ -52,24 +52,24 @@ fn has_multi() -> bool {
 }
 
 /// The expected attach type for loading such a program.
-pub(in crate::attach) fn purpose() -> Purpose<'static> {
+pub(crate) fn purpose() -> Purpose<'static> {
     if has_multi() { Purpose::Type(ATTACH_UPROBE_MULTI) } else { Purpose::Any }
 }
 
 /// Attaches a program to an instruction of a file, or to the return of a function that begins there.
-pub(in crate::attach) fn attach(program: &Prog, place: &FilePlace, exit: bool) -> Result<Link, Cause> {
+pub(crate) fn attach(program: &Prog, place: &FilePlace, exit: bool) -> Result<Link, Cause> {
     finish(program, Planned::new(program, place, exit, 0)?.make()?)
 }
 
 /// Links a program to its perf event, if the hook is a perf event without a link.
-pub(in crate::attach) fn finish(program: &Prog, hook: FileHook) -> Result<Link, Cause> {
+pub(crate) fn finish(program: &Prog, hook: FileHook) -> Result<Link, Cause> {
     let refused = |errno| Cause::Hook("link to the perf event (5.15 and later)", errno);
     Ok(Link::File(hook.linked(|event| program.link_perf_event(event, 0).map_err(refused))?))
 }
 
 /// A program to attach to a file.
 #[derive(Debug)]
-pub(in crate::attach) struct Planned {
+pub(crate) struct Planned {
     /// `None` if it will be linked to a perf event.
     program: Option<Prog>,
     place: FilePlace,
@@ -78,12 +78,7 @@ pub(in crate::attach) struct Planned {
 }
 
 impl Planned {
-    pub(in crate::attach) fn new(
-        program: &Prog,
-        place: &FilePlace,
-        exit: bool,
-        cookie: u64,
-    ) -> Result<Self, Cause> {
+    pub(crate) fn new(program: &Prog, place: &FilePlace, exit: bool, cookie: u64) -> Result<Self, Cause> {
         let links = has_multi() && program.is_for(purpose());
         let program = links.then(|| program.duplicate()).transpose();
         let program = program.map_err(|errno| Cause::Hook(name(exit), errno))?;
@@ -91,7 +86,7 @@ impl Planned {
     }
 
     /// Makes the kernel insert the probe into the file, which can block without a limit.
-    pub(in crate::attach) fn make(&self) -> Result<FileHook, Cause> {
+    pub(crate) fn make(&self) -> Result<FileHook, Cause> {
         Ok(match &self.program {
             Some(program) => FileHook::new(link(program, &self.place, self.exit, self.cookie)?, false),
             None => FileHook::new(open(&self.place, self.exit)?, true),
@@ -112,12 +107,12 @@ pub struct Job {
 pub type Hooks = Result<Vec<FileHook>, Cause>;
 
 impl Job {
-    pub(in crate::attach) fn new(links: Vec<Planned>) -> Self {
+    pub(crate) fn new(links: Vec<Planned>) -> Self {
         Self { links, with: None }
     }
 
     /// Keeps a value as long as the first link exists.
-    pub(in crate::attach) fn keep(mut self, with: impl Any + Send + Sync) -> Self {
+    pub(crate) fn keep(mut self, with: impl Any + Send + Sync) -> Self {
         self.with = Some(Box::new(with));
         self
     }

@@ -38,7 +38,7 @@ impl CounterTable {
     }
 
     /// Clears an event's row. No program may use the row meanwhile.
-    pub(in crate::attach) fn clear(&self, slot: Slot) {
+    pub(crate) fn clear(&self, slot: Slot) {
         let row = self.cpus as usize * size_of::<Counters>();
         for at in (slot.index() * row..(slot.index() + 1) * row).step_by(4) {
             let _ = self.words.store(at, 0);
@@ -46,12 +46,12 @@ impl CounterTable {
     }
 
     /// Whether all rows are one value.
-    pub(in crate::attach) fn is_one_value(&self) -> bool {
+    pub(crate) fn is_one_value(&self) -> bool {
         self.one_value
     }
 
     /// Number of rows.
-    pub(in crate::attach) fn slots(&self) -> u32 {
+    pub(crate) fn slots(&self) -> u32 {
         self.slots
     }
 }

@@ -47,7 +47,7 @@ pub struct Options {
 
 /// The maps of a session.
 #[derive(Debug)]
-pub(in crate::attach) struct SessionMaps {
+pub(crate) struct SessionMaps {
     options: Options,
     rings: RingMaps,
     counters: CounterTable,
@@ -67,7 +67,7 @@ const PID_ENTRIES: u32 = 32_768;
 
 impl SessionMaps {
     /// Creates the maps and maps their memory. The second value is each CPU's ring.
-    pub(in crate::attach) fn new(options: &Options) -> Result<(Self, Vec<CpuRing>), AttachError> {
+    pub(crate) fn new(options: &Options) -> Result<(Self, Vec<CpuRing>), AttachError> {
         let fail = |kind| move |errno| AttachError::new("session", Cause::Map(kind, errno));
         let rings = RingMaps::new(options.ring_bytes, options.cpus);
         let (rings, memory) = rings.map_err(|cause| AttachError::new("session", cause))?;
@@ -121,31 +121,27 @@ impl SessionMaps {
     }
 
     /// Waits until programs can request snapshots, which takes 5 to 20 ms after the maps were made.
-    pub(in crate::attach) fn complete(&self) -> Result<(), Cause> {
+    pub(crate) fn complete(&self) -> Result<(), Cause> {
         self.rings.complete()
     }
 
     /// The switches.
-    pub(in crate::attach) fn switches(&self) -> &Switches {
+    pub(crate) fn switches(&self) -> &Switches {
         &self.switches
     }
 
     /// The counters.
-    pub(in crate::attach) fn counters(&self) -> &CounterTable {
+    pub(crate) fn counters(&self) -> &CounterTable {
         &self.counters
     }
 
     /// The lists of threads.
-    pub(in crate::attach) fn threads(&self) -> &ThreadTable {
+    pub(crate) fn threads(&self) -> &ThreadTable {
         &self.threads
     }
 
     /// The map for a name in a template; `scratch` replaces the shared scratch map if given.
-    pub(in crate::attach) fn named<'a>(
-        &'a self,
-        name: &str,
-        scratch: Option<&'a Map>,
-    ) -> Option<BorrowedFd<'a>> {
+    pub(crate) fn named<'a>(&'a self, name: &str, scratch: Option<&'a Map>) -> Option<BorrowedFd<'a>> {
         Some(match name {
             abi::RINGS => self.rings.rings.as_fd(),
             abi::CONTROLS => self.rings.controls.as_fd(),
@@ -163,7 +159,7 @@ impl SessionMaps {
     }
 
     /// Creates scratch memory for one program.
-    pub(in crate::attach) fn scratch(&self, event: &str) -> Result<Map, AttachError> {
+    pub(crate) fn scratch(&self, event: &str) -> Result<Map, AttachError> {
         Map::create(&MapSpec {
             kind: MapKind::Array,
             key_size: 4,
@@ -177,7 +173,7 @@ impl SessionMaps {
     }
 
     /// Creates the maps for programs that can preempt their own kind, on first use.
-    pub(in crate::attach) fn prepare_nesting(&self) -> Result<(), Cause> {
+    pub(crate) fn prepare_nesting(&self) -> Result<(), Cause> {
         if self.nesting.get().is_some() {
             return Ok(());
         }
@@ -200,12 +196,12 @@ impl SessionMaps {
     }
 
     /// Scratch memory that hits claim.
-    pub(in crate::attach) fn nesting_scratch(&self) -> Option<&Map> {
+    pub(crate) fn nesting_scratch(&self) -> Option<&Map> {
         self.nesting.get().map(|(scratch, _)| scratch)
     }
 
     /// Sets the event of a system call's entry or exit.
-    pub(in crate::attach) fn set_call(&self, enter: bool, number: u32, cookie: u64) -> Result<(), Cause> {
+    pub(crate) fn set_call(&self, enter: bool, number: u32, cookie: u64) -> Result<(), Cause> {
         let row = if enter { number } else { number + abi::CALL_NUMBERS };
         self.calls
             .update(&row.to_ne_bytes(), &cookie.to_ne_bytes())
@@ -213,39 +209,39 @@ impl SessionMaps {
     }
 
     /// Sets the address of a CPU's preempt count.
-    pub(in crate::attach) fn set_cpu_base(&self, cpu: u32, address: u64) -> Result<(), Cause> {
+    pub(crate) fn set_cpu_base(&self, cpu: u32, address: u64) -> Result<(), Cause> {
         self.cpu_bases
             .update(&cpu.to_ne_bytes(), &address.to_ne_bytes())
             .map_err(|errno| Cause::System("update of the CPU table", errno))
     }
 
-    pub(in crate::attach) fn cpus(&self) -> u32 {
+    pub(crate) fn cpus(&self) -> u32 {
         self.options.cpus
     }
 
     /// In words of eight bytes.
-    pub(in crate::attach) fn watermark(&self) -> u32 {
+    pub(crate) fn watermark(&self) -> u32 {
         self.options.watermark.min(self.rings.bytes / 2) / 8
     }
 
-    pub(in crate::attach) fn ring_words(&self) -> u32 {
+    pub(crate) fn ring_words(&self) -> u32 {
         self.rings.bytes / 8
     }
 
-    pub(in crate::attach) fn pid_gate(&self) -> bool {
+    pub(crate) fn pid_gate(&self) -> bool {
         self.options.pid_gate
     }
 
-    pub(in crate::attach) fn pid_lists(&self) -> bool {
+    pub(crate) fn pid_lists(&self) -> bool {
         self.options.pid_lists
     }
 
     /// The process whose threads are not traced; 0 if there is none.
-    pub(in crate::attach) fn excluded_tgid(&self) -> u32 {
+    pub(crate) fn excluded_tgid(&self) -> u32 {
         if self.options.trace_own { 0 } else { self.options.own_tgid }
     }
 
-    pub(in crate::attach) fn own_tgid(&self) -> u32 {
+    pub(crate) fn own_tgid(&self) -> u32 {
         self.options.own_tgid
     }
 }

@@ -38,7 +38,7 @@ fn count_offset(place: u16) -> usize {
 
 impl Switches {
     /// The switches in a map and its memory; tracing is off.
-    pub(in crate::attach) fn new(map: Map, words: MappedArray) -> Self {
+    pub(crate) fn new(map: Map, words: MappedArray) -> Self {
         let switches = Self { map, words };
         switches.set_tracing(false);
         switches

@@ -36,31 +36,31 @@ const BUILDERS: usize = 8;
 const UNUSED: Slot = Slot::new(0);
 
 /// Identifies a shareable program: the generated code and the parameters.
-pub(in crate::attach) type Key = Vec<u8>;
+pub(crate) type Key = Vec<u8>;
 
 /// A loaded program, and its own scratch memory, which the program that replaces it uses too.
 #[derive(Debug)]
-pub(in crate::attach) struct LoadedProgram {
-    pub(in crate::attach) program: Arc<Prog>,
-    pub(in crate::attach) scratch: Option<Arc<Map>>,
+pub(crate) struct LoadedProgram {
+    pub(crate) program: Arc<Prog>,
+    pub(crate) scratch: Option<Arc<Map>>,
 }
 
 /// Receives a program from the thread that makes it.
-pub(in crate::attach) type Place = Arc<OnceLock<Arc<LoadedProgram>>>;
+pub(crate) type Place = Arc<OnceLock<Arc<LoadedProgram>>>;
 
 /// Inputs of all programs of a session, apart from their requests.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::attach) struct ProgramBuilder<'a> {
-    pub(in crate::attach) maps: &'a SessionMaps,
-    pub(in crate::attach) context: &'a Context,
+pub(crate) struct ProgramBuilder<'a> {
+    pub(crate) maps: &'a SessionMaps,
+    pub(crate) context: &'a Context,
 }
 
 /// A request with its generated code.
-pub(in crate::attach) struct GeneratedRequest {
+pub(crate) struct GeneratedRequest {
     functions: Functions,
     fixed: Params,
     /// Identifies its program; `None` if it shares the program with no other event.
-    pub(in crate::attach) key: Option<Key>,
+    pub(crate) key: Option<Key>,
 }
 
 impl ProgramBuilder<'_> {
@@ -96,7 +96,7 @@ impl ProgramBuilder<'_> {
 
     /// Links the program of a request for this slot. Also returns the program's own scratch memory if it needs some
     /// and `known` has none.
-    pub(in crate::attach) fn image(
+    pub(crate) fn image(
         &self,
         request: &Request<'_>,
         slot: Slot,
@@ -110,7 +110,7 @@ impl ProgramBuilder<'_> {
 
     /// Links and loads a program that no other event shares. `known` is the scratch memory of the program that it
     /// replaces.
-    pub(in crate::attach) fn own(
+    pub(crate) fn own(
         &self,
         request: &Request<'_>,
         slot: Slot,
@@ -204,7 +204,7 @@ impl ProgramBuilder<'_> {
     }
 
     /// Generates a request's code and decides whether events can share its program.
-    pub(in crate::attach) fn generate(
+    pub(crate) fn generate(
         &self,
         request: &Request<'_>,
         slot: Slot,
@@ -227,7 +227,7 @@ impl ProgramBuilder<'_> {
     }
 
     /// Links and loads the program.
-    pub(in crate::attach) fn make(
+    pub(crate) fn make(
         &self,
         request: &Request<'_>,
         generated: &GeneratedRequest,
@@ -243,19 +243,19 @@ impl ProgramBuilder<'_> {
 
 /// Makes programs ahead for a session.
 pub struct BulkBuilder {
-    pub(in crate::attach) maps: Arc<SessionMaps>,
-    pub(in crate::attach) context: Context,
+    pub(crate) maps: Arc<SessionMaps>,
+    pub(crate) context: Context,
     /// Programs that events already use.
-    pub(in crate::attach) known: HashMap<(u32, Key), Arc<LoadedProgram>>,
+    pub(crate) known: HashMap<(u32, Key), Arc<LoadedProgram>>,
 }
 
 /// A program that was made ahead for an event.
 pub struct Built {
-    pub(in crate::attach) kind: u16,
-    pub(in crate::attach) via: AttachPoint,
+    pub(crate) kind: u16,
+    pub(crate) via: AttachPoint,
     /// Identifies the program; only set for the first of its events.
-    pub(in crate::attach) key: Option<Key>,
-    pub(in crate::attach) place: Place,
+    pub(crate) key: Option<Key>,
+    pub(crate) place: Place,
 }
 
 impl BulkBuilder {

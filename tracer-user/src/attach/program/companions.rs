@@ -26,7 +26,7 @@ const CALLS: u32 = 8192;
 
 /// The companions of a probe's program, with its lifetime.
 #[derive(Debug, Default)]
-pub(in crate::attach) struct Companions {
+pub(crate) struct Companions {
     // The links come first, so that they close before the programs they refer to.
     links: Vec<Link>,
     entry_args: Option<(Prog, Map)>,
@@ -35,7 +35,7 @@ pub(in crate::attach) struct Companions {
 
 impl Companions {
     /// Loads the companions of a request's program.
-    pub(in crate::attach) fn load(request: &Request<'_>) -> Result<Self, Cause> {
+    pub(crate) fn load(request: &Request<'_>) -> Result<Self, Cause> {
         let ProgramContext::Probe(plan) = request.hook else { return Ok(Self::default()) };
         Ok(Self {
             links: Vec::new(),
@@ -45,13 +45,13 @@ impl Companions {
     }
 
     /// The map of stored arguments.
-    pub(in crate::attach) fn entry_args(&self) -> Option<&Map> {
+    pub(crate) fn entry_args(&self) -> Option<&Map> {
         self.entry_args.as_ref().map(|(_, map)| map)
     }
 
     /// Attaches the entry program before the probe's own program, because a return finds no arguments if its entry
     /// was not seen.
-    pub(in crate::attach) fn attach_before(&mut self, via: &AttachPoint) -> Result<(), Cause> {
+    pub(crate) fn attach_before(&mut self, via: &AttachPoint) -> Result<(), Cause> {
         if let (Some((program, _)), Some(entry)) = (&self.entry_args, via.entry()) {
             self.links.push(hooks::attach(program, &entry, None)?);
         }
@@ -60,7 +60,7 @@ impl Companions {
 
     /// Attaches the prefault program after the probe's own. At an instruction of a file, the kernel runs the program
     /// attached last first.
-    pub(in crate::attach) fn attach_prefault(&mut self, via: &AttachPoint) {
+    pub(crate) fn attach_prefault(&mut self, via: &AttachPoint) {
         let Some((program, _)) = &self.prefault else { return };
         match hooks::attach(program, via, None) {
             Ok(link) => self.links.push(link),
@@ -71,12 +71,12 @@ impl Companions {
 
 impl Companions {
     /// The prefault program of a probe at a file; its link is made together with the probe's own.
-    pub(in crate::attach) fn prefault(&self) -> Option<&Prog> {
+    pub(crate) fn prefault(&self) -> Option<&Prog> {
         self.prefault.as_ref().map(|(program, _)| program)
     }
 
     /// Completes the link of the prefault program. Without it, the probe does not wait for pages.
-    pub(in crate::attach) fn finish_prefault(&mut self, hook: FileHook) {
+    pub(crate) fn finish_prefault(&mut self, hook: FileHook) {
         let link = self.prefault().map(|program| uprobe::finish(program, hook));
         match link {
             Some(Ok(link)) => self.links.push(link),

@@ -34,13 +34,13 @@ pub struct HitActions<'a> {
 }
 
 impl HitActions<'_> {
-    pub(in crate::attach) fn needs_stack(&self) -> bool {
+    pub(crate) fn needs_stack(&self) -> bool {
         let is_stack_trace = |trigger: &Trigger| trigger.action == trigger::Action::StackTrace;
         self.kernel_stack || self.user_stack || self.triggers.iter().any(is_stack_trace)
     }
 
     /// Sets the corresponding parameters.
-    pub(in crate::attach) fn apply(&self, fixed: &mut Params, slot: Slot) {
+    pub(crate) fn apply(&self, fixed: &mut Params, slot: Slot) {
         let triggers = self.triggers;
         for (holds, bit) in [
             (!triggers.is_empty(), params::TRIGGERS),

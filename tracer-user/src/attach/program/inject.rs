@@ -18,7 +18,7 @@ pub struct Writer {
 
 /// Runs the program with a context that holds the record, common fields included, and its length and writer. Returns
 /// the requests of the event's triggers.
-pub(in crate::attach) fn run(program: &Prog, record: &[u8], writer: &Writer) -> Result<u64, Cause> {
+pub(crate) fn run(program: &Prog, record: &[u8], writer: &Writer) -> Result<u64, Cause> {
     let mut context =
         context(record, writer).ok_or(Cause::System("a record of user space", Errno::TOOBIG))?;
     program

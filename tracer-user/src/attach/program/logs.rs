@@ -19,7 +19,7 @@ impl log::Log for ToTracing {
 }
 
 /// The log of a session's programs, which all write to one map.
-pub(in crate::attach) struct Logs(EbpfLogger<ToTracing>);
+pub(crate) struct Logs(EbpfLogger<ToTracing>);
 
 impl std::fmt::Debug for Logs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -29,12 +29,12 @@ impl std::fmt::Debug for Logs {
 
 impl Logs {
     /// The log of a program; `None` if its object was built without logging.
-    pub(in crate::attach) fn of(program: u32) -> Option<Self> {
+    pub(crate) fn of(program: u32) -> Option<Self> {
         EbpfLogger::init_from_id_with_logger(program, ToTracing).ok().map(Self)
     }
 
     /// Shows the records since the last call.
-    pub(in crate::attach) fn show(&mut self) {
+    pub(crate) fn show(&mut self) {
         self.0.flush();
     }
 }

@@ -1,13 +1,13 @@
 //! From a request to a loaded program: parameters, linked object, and companion programs.
 
-pub(in crate::attach) mod builder;
-pub(in crate::attach) mod companions;
+pub(crate) mod builder;
+pub(crate) mod companions;
 #[cfg(test)]
 mod helper_calls;
-pub(in crate::attach) mod hit_actions;
-pub(in crate::attach) mod inject;
-pub(in crate::attach) mod kernel_read;
-pub(in crate::attach) mod kernel_text;
+pub(crate) mod hit_actions;
+pub(crate) mod inject;
+pub(crate) mod kernel_read;
+pub(crate) mod kernel_text;
 #[cfg(feature = "bpf-log")]
-pub(in crate::attach) mod logs;
-pub(in crate::attach) mod object;
+pub(crate) mod logs;
+pub(crate) mod object;

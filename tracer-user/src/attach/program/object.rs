@@ -34,18 +34,18 @@ static TEMPLATES: &[u8] = include_bytes!(env!("TRACER_EBPF_OBJECT"));
 
 /// The functions generated for one event at one hook.
 #[derive(Debug)]
-pub(in crate::attach) struct Functions {
+pub(crate) struct Functions {
     list: Vec<Function>,
     /// Bytes of every payload; 0 when the length varies.
-    pub(in crate::attach) size: u32,
+    pub(crate) size: u32,
     /// Needs of filter and triggers.
-    pub(in crate::attach) needs: Needs,
+    pub(crate) needs: Needs,
 }
 
 impl Functions {
     /// Generates filter, record and triggers. For an absent filter or trigger list it generates a function that the
     /// template never calls.
-    pub(in crate::attach) fn generate(
+    pub(crate) fn generate(
         format: &Format,
         hook: &ProgramContext,
         filter: Option<&Filter>,
@@ -67,7 +67,7 @@ impl Functions {
     }
 
     /// Appends the functions' names and instructions, which identify them.
-    pub(in crate::attach) fn encode(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         for function in &self.list {
             out.extend_from_slice(function.name.as_bytes());
             out.push(0);
@@ -87,12 +87,12 @@ impl Functions {
     }
 
     /// A listing of the functions.
-    pub(in crate::attach) fn listing(&self) -> String {
+    pub(crate) fn listing(&self) -> String {
         listing::functions(&self.list)
     }
 
     /// A listing of a whole program: the template with these functions linked in.
-    pub(in crate::attach) fn linked(&self, template: &str, cast: Option<Cast>) -> Result<String, Cause> {
+    pub(crate) fn linked(&self, template: &str, cast: Option<Cast>) -> Result<String, Cause> {
         let image = finish(&linked(&self.list)?, template, &[], &[], cast, |_| Some(rustix::stdio::stdin()))?;
         Ok(listing::program(&image.insns))
     }
@@ -113,21 +113,21 @@ impl Functions {
 
 /// The instructions of a program that is ready to load.
 #[derive(Debug)]
-pub(in crate::attach) struct Image {
-    pub(in crate::attach) insns: Vec<Insn>,
+pub(crate) struct Image {
+    pub(crate) insns: Vec<Insn>,
     /// Frozen maps that the instructions refer to by descriptor. The program keeps them once it is loaded.
-    pub(in crate::attach) constants: Vec<Map>,
+    pub(crate) constants: Vec<Map>,
 }
 
 impl Image {
     /// The encoded instructions for the kernel, eight bytes each.
-    pub(in crate::attach) fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         self.insns.iter().flat_map(|insn| insn.encode()).collect()
     }
 }
 
 /// Links a template with its functions, relocates it, and returns the instructions.
-pub(in crate::attach) fn image(
+pub(crate) fn image(
     template: &str,
     functions: &Functions,
     fixed: &Params,
@@ -146,13 +146,13 @@ pub(in crate::attach) fn image(
 
 /// The maps of a program.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::attach) struct Memory<'a> {
+pub(crate) struct Memory<'a> {
     /// The session's shared maps.
-    pub(in crate::attach) maps: &'a SessionMaps,
+    pub(crate) maps: &'a SessionMaps,
     /// Scratch memory that replaces the session's.
-    pub(in crate::attach) scratch: Option<&'a Map>,
+    pub(crate) scratch: Option<&'a Map>,
     /// The map of the arguments that functions were called with.
-    pub(in crate::attach) entry_args: Option<&'a Map>,
+    pub(crate) entry_args: Option<&'a Map>,
 }
 
 /// The templates' ELF with these functions defined in it.
@@ -161,7 +161,7 @@ pub(super) fn linked(functions: &[Function]) -> Result<Vec<u8>, Cause> {
 }
 
 /// The instructions of a template that calls no generated function.
-pub(in crate::attach) fn plain<'a>(
+pub(crate) fn plain<'a>(
     template: &str,
     constants: &[(&str, &[u8])],
     cast: Option<Cast>,
@@ -253,7 +253,7 @@ pub(super) fn finish<'a>(
 }
 
 /// A frozen array with one value: memory whose content the verifier knows.
-pub(in crate::attach) fn constant_map(data: &[u8]) -> Result<Map, Cause> {
+pub(crate) fn constant_map(data: &[u8]) -> Result<Map, Cause> {
     let fail = |errno| Cause::Map("read-only array", errno);
     let map = Map::create(&MapSpec {
         kind: MapKind::Array,

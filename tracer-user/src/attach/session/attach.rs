@@ -153,7 +153,7 @@ impl Session {
     }
 
     /// Makes an event completely except for its link, and sets its program at its entry.
-    pub(in crate::attach) fn unlinked(
+    pub(crate) fn unlinked(
         &mut self,
         request: &Request<'_>,
         dispatch: Dispatch,
@@ -244,7 +244,7 @@ impl Session {
     }
 
     /// How a dispatcher of system calls is attached. A session that shares no chains saves a tail call.
-    pub(in crate::attach) fn dispatcher_link(&self, sort: Sort) -> DispatcherLink {
+    pub(crate) fn dispatcher_link(&self, sort: Sort) -> DispatcherLink {
         if self.is_alone {
             return DispatcherLink::alone();
         }
@@ -287,7 +287,7 @@ impl Session {
     }
 
     /// Links the program of an event, or its gate, to a hook. At a tracepoint with a chain, the chain has the link.
-    pub(in crate::attach) fn connect(&mut self, attached: &mut Attached) -> Result<(), Cause> {
+    pub(crate) fn connect(&mut self, attached: &mut Attached) -> Result<(), Cause> {
         let opened = self.opened.take(&attached.via);
         let Some(chain) = &attached.chain else {
             attached.link = hooks::attach(attached.linked_program(), &attached.via, opened)?;
@@ -301,11 +301,7 @@ impl Session {
     }
 
     /// Joins the chain of a tracepoint. `None` at other hooks, and for a program that is attached directly.
-    pub(in crate::attach) fn join(
-        &self,
-        via: &AttachPoint,
-        dispatch: Dispatch,
-    ) -> Result<Option<ChainPlace>, Cause> {
+    pub(crate) fn join(&self, via: &AttachPoint, dispatch: Dispatch) -> Result<Option<ChainPlace>, Cause> {
         if !Chains::takes(via) {
             return Ok(None);
         }

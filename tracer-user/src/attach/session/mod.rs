@@ -42,10 +42,10 @@ use super::program::object::Functions;
 /// The maps and programs of one tracing session.
 #[derive(Debug)]
 pub struct Session {
-    pub(in crate::attach) maps: Arc<SessionMaps>,
+    pub(crate) maps: Arc<SessionMaps>,
     context: Context,
     slots: Slots,
-    pub(in crate::attach) tables: DispatchTables,
+    pub(crate) tables: DispatchTables,
     cache: ProgramCache,
     chains: Chains,
     /// Whether the chains belong to this session alone.
@@ -127,7 +127,7 @@ impl Session {
     }
 
     /// The map for a name of [`tracer_abi`].
-    pub(in crate::attach) fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
         self.maps.named(name, None)
     }
 
@@ -194,7 +194,7 @@ impl Session {
     }
 
     /// The rank of this session's consumers of a sort in a chain.
-    pub(in crate::attach) fn rank(&self, sort: Sort) -> Rank {
+    pub(crate) fn rank(&self, sort: Sort) -> Rank {
         Rank { session: self.number, sort }
     }
 

@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Session {
-    pub(in crate::attach) fn builder(&self) -> ProgramBuilder<'_> {
+    pub(crate) fn builder(&self) -> ProgramBuilder<'_> {
         ProgramBuilder { maps: &self.maps, context: &self.context }
     }
 

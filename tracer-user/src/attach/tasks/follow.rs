@@ -12,18 +12,14 @@ use crate::{
 
 /// The attached programs.
 #[derive(Debug)]
-pub(in crate::attach) struct Follow {
+pub(crate) struct Follow {
     _hooks: Vec<(Prog, OwnedFd)>,
 }
 
 impl Follow {
     /// Attaches the programs. `task_pid` is the byte offset of `pid` in `struct task_struct`; `cast` as in
     /// [`Context`](crate::attach::Context).
-    pub(in crate::attach) fn new(
-        threads: &ThreadTable,
-        task_pid: u32,
-        cast: Option<Cast>,
-    ) -> Result<Self, Cause> {
+    pub(crate) fn new(threads: &ThreadTable, task_pid: u32, cast: Option<Cast>) -> Result<Self, Cause> {
         let offset = task_pid.to_ne_bytes();
         let templates = [("pids_fork", "sched_process_fork"), ("pids_free", "sched_process_free")];
         let pids = |map: &str| (map == PIDS).then(|| threads.as_fd());
@@ -33,7 +29,7 @@ impl Follow {
 }
 
 /// Attaches templates without generated functions to raw tracepoints.
-pub(in crate::attach) fn attach_hook<'a>(
+pub(crate) fn attach_hook<'a>(
     templates: &[(&str, &str)],
     constants: &[(&str, &[u8])],
     cast: Option<Cast>,

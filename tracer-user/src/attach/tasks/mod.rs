@@ -1,7 +1,7 @@
 //! Processes that take part in user events. BPF programs report when such a process forks, ends, or runs another
 //! program. They report in the order in which it happens, before the process does its next system call.
 
-pub(in crate::attach) mod follow;
+pub(crate) mod follow;
 
 use std::os::fd::{AsFd, OwnedFd};
 

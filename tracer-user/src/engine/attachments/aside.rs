@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Links those of an event's probes that are at files.
-pub(in crate::engine) fn link_probes(
+pub(crate) fn link_probes(
     engine: &mut Engine,
     instance: InstanceId,
     event: EventId,
@@ -41,7 +41,7 @@ pub(in crate::engine) fn link_probes(
 }
 
 /// Links an event of a program.
-pub(in crate::engine) fn link_file(
+pub(crate) fn link_file(
     engine: &mut Engine,
     instance: InstanceId,
     event: EventId,
@@ -58,7 +58,7 @@ pub(in crate::engine) fn link_file(
 }
 
 /// Reads an event's format in another thread, if it is not known yet.
-pub(in crate::engine) fn read_format(engine: &mut Engine, event: EventId) -> Result<(), CommandError> {
+pub(crate) fn read_format(engine: &mut Engine, event: EventId) -> Result<(), CommandError> {
     if engine.registry.events().known_format(event).is_some() {
         return Ok(());
     }
@@ -68,12 +68,7 @@ pub(in crate::engine) fn read_format(engine: &mut Engine, event: EventId) -> Res
 
 /// Opens the perf event for an event at an attach point, in another thread. Does nothing if the attach point has
 /// none, or if it is open or being opened.
-pub(in crate::engine) fn open_perf_event(
-    engine: &mut Engine,
-    instance: InstanceId,
-    event: EventId,
-    via: &AttachPoint,
-) {
+pub(crate) fn open_perf_event(engine: &mut Engine, instance: InstanceId, event: EventId, via: &AttachPoint) {
     // A parked event has its perf event.
     let session = engine.attachments.session(instance);
     if session.is_none_or(|session| session.is_parked(event) || session.kernel().has_perf_event(via)) {
@@ -89,12 +84,7 @@ pub(in crate::engine) fn open_perf_event(
 }
 
 /// Opens the perf events for the first candidates of probes.
-pub(in crate::engine) fn open_for_probes(
-    engine: &mut Engine,
-    instance: InstanceId,
-    event: EventId,
-    probes: &[Probe],
-) {
+pub(crate) fn open_for_probes(engine: &mut Engine, instance: InstanceId, event: EventId, probes: &[Probe]) {
     let facts = engine.facts.clone();
     let opens = |probe: &&Probe| matches!(probe.event.target, Target::Kernel { .. } | Target::Event { .. });
     for probe in probes.iter().filter(opens) {
@@ -110,14 +100,14 @@ pub(in crate::engine) fn open_for_probes(
 }
 
 /// Closes the perf events that were opened for an instance and not used.
-pub(in crate::engine) fn forget_opened(engine: &mut Engine, instance: InstanceId) {
+pub(crate) fn forget_opened(engine: &mut Engine, instance: InstanceId) {
     if let Some(session) = engine.attachments.session_mut(instance) {
         session.kernel_mut().opened().forget();
     }
 }
 
 /// Chooses the hooks of these events, in another thread.
-pub(in crate::engine) fn choose_hooks(engine: &mut Engine, events: &[EventId]) {
+pub(crate) fn choose_hooks(engine: &mut Engine, events: &[EventId]) {
     let (facts, catalogue) = (engine.facts.clone(), engine.registry.events().clone());
     let Some(factory) = engine.attachments.factory().cloned() else { return };
     let mut choices = std::mem::take(engine.attachments.hooks_mut());
@@ -137,7 +127,7 @@ pub(in crate::engine) fn choose_hooks(engine: &mut Engine, events: &[EventId]) {
 }
 
 /// Attaches an event to its perf tracepoint, because a program at the raw tracepoint was refused.
-pub(in crate::engine) fn attach_tracepoint(
+pub(crate) fn attach_tracepoint(
     engine: &mut Engine,
     instance: InstanceId,
     event: EventId,
@@ -153,7 +143,7 @@ pub(in crate::engine) fn attach_tracepoint(
 }
 
 /// Reads the formats of the events that a histogram's `onmatch(SYSTEM.EVENT)` names.
-pub(in crate::engine) fn read_matched_formats(engine: &mut Engine, command: &[u8]) {
+pub(crate) fn read_matched_formats(engine: &mut Engine, command: &[u8]) {
     let text = String::from_utf8_lossy(command);
     for named in text.split("onmatch(").skip(1) {
         let name = named.split(')').next().and_then(|name| name.split_once('.'));
@@ -169,15 +159,11 @@ pub(in crate::engine) fn read_matched_formats(engine: &mut Engine, command: &[u8
 
 /// The reason why a raw tracepoint was refused, if the perf tracepoint is to be tried.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Refused(pub(in crate::engine) Option<String>);
+pub(crate) struct Refused(pub(crate) Option<String>);
 
 impl Refused {
     /// Stores the error of an attempt at a raw tracepoint or a dispatcher. Returns the error of any other attempt.
-    pub(in crate::engine) fn keep(
-        &mut self,
-        tried: &AttachPlan,
-        error: AttachError,
-    ) -> Result<(), CommandError> {
+    pub(crate) fn keep(&mut self, tried: &AttachPlan, error: AttachError) -> Result<(), CommandError> {
         match tried.hook {
             // These events have no other hook to try.
             ProgramContext::Tracepoint | ProgramContext::UserRecord(_) => Err(error.into()),

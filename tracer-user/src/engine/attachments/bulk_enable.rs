@@ -20,20 +20,20 @@ use crate::{
 };
 
 /// Work that was begun for many events.
-pub(in crate::engine) struct BulkEnable {
+pub(crate) struct BulkEnable {
     opening: Opening,
     /// Perf events that are being opened. `None` while it is not known yet which perf tracepoints are needed.
     ahead: Option<Ahead>,
 }
 
 /// Makes closers of perf events wait while the events are attached.
-pub(in crate::engine) struct BulkGuard {
+pub(crate) struct BulkGuard {
     _opening: Opening,
 }
 
 /// Before many events are enabled, reads their formats and begins to open their perf tracepoints. `None` for at most
 /// [`BULK_THRESHOLD`] events.
-pub(in crate::engine) fn begin_bulk(
+pub(crate) fn begin_bulk(
     engine: &mut Engine,
     instance: InstanceId,
     events: &[EventId],
@@ -50,7 +50,7 @@ pub(in crate::engine) fn begin_bulk(
 }
 
 /// Makes the programs of many events. Gives them, and the perf events that are being opened, to the session.
-pub(in crate::engine) fn prepare(
+pub(crate) fn prepare(
     engine: &mut Engine,
     instance: InstanceId,
     events: &[EventId],

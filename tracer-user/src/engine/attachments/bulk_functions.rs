@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Links those of these events that can share a link, if there are more than [`BULK_THRESHOLD`].
-pub(in crate::engine) fn attach_together(engine: &mut Engine, instance: InstanceId, events: &[EventId]) {
+pub(crate) fn attach_together(engine: &mut Engine, instance: InstanceId, events: &[EventId]) {
     if events.len() <= BULK_THRESHOLD {
         return;
     }

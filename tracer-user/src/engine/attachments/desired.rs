@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Kinds of the records of the kernel stack and of the user stack.
-pub(in crate::engine) fn stack_kinds(engine: &Engine) -> [u16; 2] {
+pub(crate) fn stack_kinds(engine: &Engine) -> [u16; 2] {
     // TRACE_STACK and TRACE_USER_STACK of kernel/trace/trace.h, if the kernel shows no format for them.
     let [kernel, user] = STACKS;
     [(kernel, 4), (user, 12)].map(|(name, usual)| {
@@ -33,7 +33,7 @@ pub(in crate::engine) fn stack_kinds(engine: &Engine) -> [u16; 2] {
 ///
 /// # Errors
 /// `ENODEV` when the instance is gone.
-pub(in crate::engine) fn settings(
+pub(crate) fn settings(
     engine: &Engine,
     instance: InstanceId,
     event: EventId,
@@ -55,7 +55,7 @@ pub(in crate::engine) fn settings(
 ///
 /// # Errors
 /// `ENODEV` when the instance is gone or has no session, and the errors of `act`.
-pub(in crate::engine) fn with_config<T>(
+pub(crate) fn with_config<T>(
     engine: &mut Engine,
     instance: InstanceId,
     event: EventId,

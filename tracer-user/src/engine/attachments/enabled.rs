@@ -7,14 +7,14 @@ use crate::event::EventId;
 
 /// A set of events, with a count of its changes.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Enabled {
+pub(crate) struct Enabled {
     events: BTreeSet<EventId>,
     changes: u64,
 }
 
 impl Enabled {
     /// Adds an event. Returns whether it is new.
-    pub(in crate::engine) fn insert(&mut self, event: EventId) -> bool {
+    pub(crate) fn insert(&mut self, event: EventId) -> bool {
         let new = self.events.insert(event);
         self.changes += u64::from(new);
         new
@@ -22,7 +22,7 @@ impl Enabled {
 
     /// Removes an event. Returns whether it was in the set.
     #[allow(clippy::trivially_copy_pass_by_ref)]
-    pub(in crate::engine) fn remove(&mut self, event: &EventId) -> bool {
+    pub(crate) fn remove(&mut self, event: &EventId) -> bool {
         let gone = self.events.remove(event);
         self.changes += u64::from(gone);
         gone
@@ -30,17 +30,17 @@ impl Enabled {
 
     /// Whether an event is in the set.
     #[allow(clippy::trivially_copy_pass_by_ref)]
-    pub(in crate::engine) fn contains(&self, event: &EventId) -> bool {
+    pub(crate) fn contains(&self, event: &EventId) -> bool {
         self.events.contains(event)
     }
 
     /// All events, in order.
-    pub(in crate::engine) fn iter(&self) -> impl Iterator<Item = &EventId> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &EventId> {
         self.events.iter()
     }
 
     /// Number of changes: how often an event was added or removed.
-    pub(in crate::engine) fn changes(&self) -> u64 {
+    pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
 }

@@ -29,7 +29,7 @@ const SLOTS: u32 = 2048;
 
 /// The hooks that were chosen, and the results of trials.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct HookChoices {
+pub(crate) struct HookChoices {
     /// By id and name. A new event can reuse either of them, but not both.
     known: HashMap<(u16, String), AttachPlan>,
     verdicts: Verdicts,
@@ -39,7 +39,7 @@ pub(in crate::engine) struct HookChoices {
 impl HookChoices {
     /// Chooses the hooks of events that are about to be enabled and have none yet. `recording` is the session of a
     /// recording, which does not trace yet.
-    pub(in crate::engine) fn learn(
+    pub(crate) fn learn(
         &mut self,
         events: &[&Format],
         factory: &SessionFactory,
@@ -91,7 +91,7 @@ impl HookChoices {
 
     /// The perf tracepoint that an event uses when it is enabled with many others. `None` if it uses another hook, or
     /// if its hook is not known yet.
-    pub(in crate::engine) fn perf_id(&self, format: &Format) -> Option<u16> {
+    pub(crate) fn perf_id(&self, format: &Format) -> Option<u16> {
         match self.known.get(&key(format)).map(|chosen| &chosen.via) {
             None => (format.system != SYSCALLS).then_some(format.id),
             Some(AttachPoint::Tracepoint(id)) => Some(*id),
@@ -100,7 +100,7 @@ impl HookChoices {
     }
 
     /// The hook of an event.
-    pub(in crate::engine) fn of(&self, format: &Format) -> AttachPlan {
+    pub(crate) fn of(&self, format: &Format) -> AttachPlan {
         self.known
             .get(&key(format))
             .cloned()

@@ -26,7 +26,7 @@ const BATCH: usize = 32;
 
 /// The goal for events, in addition to their instance's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) enum Goal {
+pub(crate) enum Goal {
     /// The events are recorded.
     On,
     /// User space disables the events. Triggers may enable them.
@@ -105,7 +105,7 @@ fn situation(engine: &Engine, instance: InstanceId, event: EventId) -> Situation
 ///
 /// # Errors
 /// The first error of an event.
-pub(in crate::engine) fn reconcile(
+pub(crate) fn reconcile(
     engine: &mut Engine,
     instance: InstanceId,
     events: &[EventId],
@@ -314,7 +314,7 @@ pub(super) fn link_eprobe(
 ///
 /// # Errors
 /// The kernel's errors. The reference is then not added.
-pub(in crate::engine) fn soft_mode_get(
+pub(crate) fn soft_mode_get(
     engine: &mut Engine,
     instance: InstanceId,
     event: EventId,
@@ -332,7 +332,7 @@ pub(in crate::engine) fn soft_mode_get(
 ///
 /// # Errors
 /// The kernel's errors.
-pub(in crate::engine) fn soft_mode_put(
+pub(crate) fn soft_mode_put(
     engine: &mut Engine,
     instance: InstanceId,
     event: EventId,

@@ -18,7 +18,7 @@ use crate::{
 
 /// The sessions of all instances.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Attachments {
+pub(crate) struct Attachments {
     options: AttachOptions,
     sessions: BTreeMap<InstanceId, InstanceSession>,
     factory: Option<Arc<SessionFactory>>,
@@ -30,93 +30,93 @@ pub(in crate::engine) struct Attachments {
 
 impl Attachments {
     /// No sessions yet.
-    pub(in crate::engine) fn new(options: AttachOptions) -> Self {
+    pub(crate) fn new(options: AttachOptions) -> Self {
         Self { options, ..Self::default() }
     }
 
     /// The options that hold for all instances.
-    pub(in crate::engine) fn options(&self) -> AttachOptions {
+    pub(crate) fn options(&self) -> AttachOptions {
         self.options
     }
 
     /// The session of an instance, if it has one.
-    pub(in crate::engine) fn session(&self, instance: InstanceId) -> Option<&InstanceSession> {
+    pub(crate) fn session(&self, instance: InstanceId) -> Option<&InstanceSession> {
         self.sessions.get(&instance)
     }
 
     /// The session of an instance, mutable.
-    pub(in crate::engine) fn session_mut(&mut self, instance: InstanceId) -> Option<&mut InstanceSession> {
+    pub(crate) fn session_mut(&mut self, instance: InstanceId) -> Option<&mut InstanceSession> {
         self.sessions.get_mut(&instance)
     }
 
     /// All sessions.
-    pub(in crate::engine) fn sessions(&self) -> impl Iterator<Item = (InstanceId, &InstanceSession)> {
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = (InstanceId, &InstanceSession)> {
         self.sessions.iter().map(|(instance, session)| (*instance, session))
     }
 
     /// Adds the session of an instance.
-    pub(in crate::engine) fn insert(&mut self, instance: InstanceId, session: InstanceSession) {
+    pub(crate) fn insert(&mut self, instance: InstanceId, session: InstanceSession) {
         self.sessions.insert(instance, session);
     }
 
     /// Removes the session of an instance. Dropping it detaches everything, which takes the kernel long.
-    pub(in crate::engine) fn remove(&mut self, instance: InstanceId) -> Option<InstanceSession> {
+    pub(crate) fn remove(&mut self, instance: InstanceId) -> Option<InstanceSession> {
         self.sessions.remove(&instance)
     }
 
     /// The factory of sessions; `None` before its first use.
-    pub(in crate::engine) fn factory(&self) -> Option<&Arc<SessionFactory>> {
+    pub(crate) fn factory(&self) -> Option<&Arc<SessionFactory>> {
         self.factory.as_ref()
     }
 
     /// Whether a tracepoint has a link that a further event or histogram can share.
-    pub(in crate::engine) fn is_linked(&self, via: &AttachPoint) -> bool {
+    pub(crate) fn is_linked(&self, via: &AttachPoint) -> bool {
         self.factory().is_some_and(|factory| factory.chains().is_linked(via))
     }
 
     /// Stores the factory for further sessions.
-    pub(in crate::engine) fn set_factory(&mut self, factory: Arc<SessionFactory>) {
+    pub(crate) fn set_factory(&mut self, factory: Arc<SessionFactory>) {
         self.factory = Some(factory);
     }
 
     /// The hooks of events.
-    pub(in crate::engine) fn hooks(&self) -> &HookChoices {
+    pub(crate) fn hooks(&self) -> &HookChoices {
         &self.hooks
     }
 
     /// The hooks of events, mutable.
-    pub(in crate::engine) fn hooks_mut(&mut self) -> &mut HookChoices {
+    pub(crate) fn hooks_mut(&mut self) -> &mut HookChoices {
         &mut self.hooks
     }
 
     /// Whether an event counts as attached but has no program, because it is disabled and needs none.
-    pub(in crate::engine) fn is_idle(&self, instance: InstanceId, event: EventId) -> bool {
+    pub(crate) fn is_idle(&self, instance: InstanceId, event: EventId) -> bool {
         self.session(instance).is_some_and(|session| session.is_idle(event))
     }
 
     /// Whether an attached event is soft-disabled, by a trigger or by user space.
-    pub(in crate::engine) fn is_soft_off(&self, instance: InstanceId, event: EventId) -> bool {
+    pub(crate) fn is_soft_off(&self, instance: InstanceId, event: EventId) -> bool {
         self.session(instance).is_some_and(|session| session.is_soft_off(event))
     }
 
     /// The ring buffers of all instances that wake their reader.
-    pub(in crate::engine) fn rings(&self) -> impl Iterator<Item = &RingMemory> {
+    pub(crate) fn rings(&self) -> impl Iterator<Item = &RingMemory> {
         self.sessions.values().flat_map(|session| session.queue.rings()).map(CpuRing::controls)
     }
 
     /// Sets the socket of the process that guards perf events (it has called [`crate::attach::hold`]). The guard is
     /// used from the next time on that many events are attached.
-    pub(in crate::engine) fn set_guard(&mut self, socket: OwnedFd) {
+    pub(crate) fn set_guard(&mut self, socket: OwnedFd) {
         self.guard = Some(Arc::new(Guard::new(socket)));
     }
 
     /// The guard of perf events, while its process runs.
-    pub(in crate::engine) fn guard(&self) -> Option<&Arc<Guard>> {
+    pub(crate) fn guard(&self) -> Option<&Arc<Guard>> {
         self.guard.as_ref().filter(|guard| !guard.is_gone())
     }
 
     /// Passes the perf events of an instance to the guard.
-    pub(in crate::engine) fn guard_events(&self, instance: InstanceId) {
+    pub(crate) fn guard_events(&self, instance: InstanceId) {
         if let (Some(guard), Some(session)) = (self.guard(), self.session(instance)) {
             session.guard(guard);
         }
@@ -124,7 +124,7 @@ impl Attachments {
 
     /// Detaches everything of all instances. Some perf events without effect remain, because they take long to close:
     /// the guard closes many, and the caller closes the returned ones.
-    pub(in crate::engine) fn end(&mut self) -> Vec<OwnedFd> {
+    pub(crate) fn end(&mut self) -> Vec<OwnedFd> {
         match self.guard() {
             // Detaching them takes longer than the end of a daemon may, and this process could not end meanwhile.
             Some(guard) if guard.held() > DETACH_MAX => guard.leave(),

@@ -132,25 +132,25 @@ impl CommandError {
     }
 
     /// The same error with the error number of another kind, if the kernel returns that one.
-    pub(in crate::engine) fn answered_as(mut self, kind: ErrorKind) -> Self {
+    pub(crate) fn answered_as(mut self, kind: ErrorKind) -> Self {
         self.0.errno = kind.errno();
         self
     }
 
     /// Adds an entry for `error_log`.
-    pub(in crate::engine) fn worded(mut self, entry: Vec<u8>) -> Self {
+    pub(crate) fn worded(mut self, entry: Vec<u8>) -> Self {
         self.0.wording.push(entry);
         self
     }
 
     /// Removes the entries for `error_log`, for errors that the running kernel does not log.
-    pub(in crate::engine) fn unlogged(mut self) -> Self {
+    pub(crate) fn unlogged(mut self) -> Self {
         self.0.wording.clear();
         self
     }
 
     /// Marks the error as logged. Returns whether it was marked before.
-    pub(in crate::engine) fn set_logged(&mut self) -> bool {
+    pub(crate) fn set_logged(&mut self) -> bool {
         std::mem::replace(&mut self.0.logged, true)
     }
 

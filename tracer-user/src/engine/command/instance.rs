@@ -141,7 +141,7 @@ impl Engine {
     ///
     /// # Errors
     /// `ENODEV` for a removed instance; otherwise the kernel's error for the command.
-    pub(in crate::engine) fn apply(
+    pub(crate) fn apply(
         &mut self,
         instance: InstanceId,
         command: &InstanceCommand<'_>,

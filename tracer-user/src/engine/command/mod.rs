@@ -93,11 +93,7 @@ impl Engine {
     }
 
     /// Adds the entries of an error to an instance's `error_log`, once, and logs the kernel's refusals.
-    pub(in crate::engine) fn log_error(
-        &mut self,
-        instance: InstanceId,
-        mut error: CommandError,
-    ) -> CommandError {
+    pub(crate) fn log_error(&mut self, instance: InstanceId, mut error: CommandError) -> CommandError {
         if error.set_logged() {
             return error;
         }
@@ -110,7 +106,7 @@ impl Engine {
     }
 
     /// Adds entries to an instance's `error_log`.
-    pub(in crate::engine) fn log_entries(&mut self, instance: InstanceId, entries: &[Vec<u8>]) {
+    pub(crate) fn log_entries(&mut self, instance: InstanceId, entries: &[Vec<u8>]) {
         if let Some(state) = self.instances.get_mut(instance) {
             for entry in entries {
                 state.errors.push(monotonic(), entry.clone());
@@ -119,13 +115,13 @@ impl Engine {
     }
 
     /// Marks the settings as changed.
-    pub(in crate::engine) fn touch(&mut self) {
+    pub(crate) fn touch(&mut self) {
         self.effects.saving = effects::Saving::Now;
         self.marks_stale = true;
     }
 
     /// Marks the settings as changed by a program.
-    pub(in crate::engine) fn touch_by_program(&mut self) {
+    pub(crate) fn touch_by_program(&mut self) {
         self.effects.saving = self.effects.saving.max(effects::Saving::Soon);
         self.marks_stale = true;
     }

@@ -94,7 +94,7 @@ pub fn emission(engine: &mut Engine, name: &str) -> Result<Option<Block>, Comman
 }
 
 /// Like [`emission`], within emissions of other events.
-pub(in crate::engine) fn emission_within(
+pub(crate) fn emission_within(
     engine: &mut Engine,
     name: &str,
     outer: &mut Vec<EventId>,
@@ -122,7 +122,7 @@ pub(in crate::engine) fn emission_within(
 }
 
 /// Rebuilds the programs that emit a synthetic event, after the event's instances or programs changed.
-pub(in crate::engine) fn relink(engine: &mut Engine, event: EventId) {
+pub(crate) fn relink(engine: &mut Engine, event: EventId) {
     if engine.registry.synthetic().contains(event) {
         engine.registry.synthetic_mut().count_change(event);
         hist_programs::rebuild_emitters(engine);

@@ -57,7 +57,7 @@ fn hist_hook(engine: &mut Engine, event: EventId, trigger: &Trigger) -> AttachPl
 }
 
 /// Starts counting in a table.
-pub(in crate::engine) fn run_table(
+pub(crate) fn run_table(
     engine: &mut Engine,
     instance: InstanceId,
     id: TriggerId,
@@ -162,7 +162,7 @@ fn with_request<T>(
 }
 
 /// The updates of an instance's histograms on an event without a tracepoint, entered with `entry`.
-pub(in crate::engine) fn hist_parts(
+pub(crate) fn hist_parts(
     engine: &mut Engine,
     instance: InstanceId,
     event: EventId,
@@ -185,7 +185,7 @@ fn counting(engine: &Engine, instance: InstanceId, which: impl Fn(&Table) -> boo
 }
 
 /// Counts a record from user space in an event's histograms.
-pub(in crate::engine) fn count_record(
+pub(crate) fn count_record(
     engine: &mut Engine,
     instance: InstanceId,
     event: EventId,
@@ -224,7 +224,7 @@ fn count_in(
 }
 
 /// Rebuilds the programs of histograms whose actions emit synthetic events.
-pub(in crate::engine) fn rebuild_emitters(engine: &mut Engine) {
+pub(crate) fn rebuild_emitters(engine: &mut Engine) {
     let instances: Vec<InstanceId> = engine.instances.ids();
     for instance in instances {
         let all = counting(engine, instance, |_| true);

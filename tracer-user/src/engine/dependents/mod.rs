@@ -4,9 +4,9 @@
 //! event are made from the records of its target. The records of a dynamic event come from relays on the hooks of its
 //! probes, which are attached as long as the event has dependents. Each instance has its own relays.
 
-pub(in crate::engine) mod emission;
-pub(in crate::engine) mod hist_programs;
-pub(in crate::engine) mod writer_stack;
+pub(crate) mod emission;
+pub(crate) mod hist_programs;
+pub(crate) mod writer_stack;
 
 use crate::{
     attach::{self, AttachPoint, Block, Relayed},
@@ -86,12 +86,12 @@ fn irqs_off(engine: &Engine, event: EventId) -> bool {
 }
 
 /// Whether the dependents of an event get its records from relays.
-pub(in crate::engine) fn is_relayed(engine: &Engine, event: EventId) -> bool {
+pub(crate) fn is_relayed(engine: &Engine, event: EventId) -> bool {
     matches!(source(engine, event), Some(Source::Hooks(_) | Source::Event(_) | Source::Place(_)))
 }
 
 /// The target event of an event probe, if the kernel does not know it, and the sources of values in its records.
-pub(in crate::engine) fn eprobe_target(engine: &Engine, probe: &Probe) -> Option<(EventId, ProgramContext)> {
+pub(crate) fn eprobe_target(engine: &Engine, probe: &Probe) -> Option<(EventId, ProgramContext)> {
     let Target::Event { system, name, filter } = &probe.event.target else { return None };
     let event = engine.registry.events().find(engine.registry.events().find_system(system)?, name)?;
     let format =
@@ -110,7 +110,7 @@ fn probes_on(engine: &Engine, event: EventId) -> Vec<(EventId, ProgramContext)> 
 
 /// The dependents of an event in an instance, as parts of a program that has the event's records. `outer` are the
 /// events whose records contain it.
-pub(in crate::engine) fn dependent_parts(
+pub(crate) fn dependent_parts(
     engine: &mut Engine,
     instance: InstanceId,
     event: EventId,
@@ -161,7 +161,7 @@ fn parts_after(
 
 /// Passes a record from user space to an event, if it is enabled in an instance, and to the dependents there, and
 /// performs the actions that their triggers request.
-pub(in crate::engine) fn pass_record(
+pub(crate) fn pass_record(
     engine: &mut Engine,
     instance: InstanceId,
     event: EventId,
@@ -177,7 +177,7 @@ pub(in crate::engine) fn pass_record(
 
 /// Passes a record from user space to the event probes on its event, and to their histograms. Returns the actions that
 /// the triggers of the probes request.
-pub(in crate::engine) fn pass_to_eprobes(
+pub(crate) fn pass_to_eprobes(
     engine: &Engine,
     instance: InstanceId,
     event: EventId,
@@ -234,11 +234,7 @@ fn relay_writers(engine: &mut Engine, instance: InstanceId, event: EventId) -> R
 }
 
 /// Updates dependents after an event was enabled, disabled or changed in an instance.
-pub(in crate::engine) fn changed(
-    engine: &mut Engine,
-    instance: InstanceId,
-    event: EventId,
-) -> Result<(), CommandError> {
+pub(crate) fn changed(engine: &mut Engine, instance: InstanceId, event: EventId) -> Result<(), CommandError> {
     match source(engine, event) {
         Some(Source::Emission) => {
             emission::relink(engine, event);
@@ -251,7 +247,7 @@ pub(in crate::engine) fn changed(
 
 /// Updates the programs that pass an event's records to its dependents in an instance. To be called after a change of
 /// the dependents.
-pub(in crate::engine) fn rebuild_dependents(
+pub(crate) fn rebuild_dependents(
     engine: &mut Engine,
     instance: InstanceId,
     event: EventId,

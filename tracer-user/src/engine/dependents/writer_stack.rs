@@ -10,7 +10,7 @@ use crate::{
 
 /// Performs the actions that the programs of a record from user space requested, bits of [`requested`]. Programs take
 /// snapshots and change switches themselves, but a stack must be the one of the writer.
-pub(in crate::engine) fn perform(
+pub(crate) fn perform(
     engine: &mut Engine,
     instance: InstanceId,
     actions: u64,

@@ -32,9 +32,9 @@ use crate::{
 };
 
 /// The environment of a histogram command.
-pub(in crate::engine) struct HistScope<'a> {
-    pub(in crate::engine) engine: &'a Engine,
-    pub(in crate::engine) instance: InstanceId,
+pub(crate) struct HistScope<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) instance: InstanceId,
 }
 
 impl World for HistScope<'_> {
@@ -133,7 +133,7 @@ pub(crate) fn clear_hists(
 }
 
 /// Removes an instance's histograms, before the instance is removed.
-pub(in crate::engine) fn forget_hists(engine: &mut Engine, instance: InstanceId) {
+pub(crate) fn forget_hists(engine: &mut Engine, instance: InstanceId) {
     let mut set = engine.histograms.set().clone();
     set.forget_instance(instance, &HistScope { engine, instance });
     // Removing cannot be refused.
@@ -165,7 +165,7 @@ fn note_hits(engine: &mut Engine, hist: HistId, wake: bool) {
 }
 
 /// Applies a `hist` line written to an event's `trigger`; `text` is the part after `hist`.
-pub(in crate::engine) fn set_hist(
+pub(crate) fn set_hist(
     engine: &mut Engine,
     instance: InstanceId,
     event: EventId,
@@ -212,7 +212,7 @@ pub(in crate::engine) fn set_hist(
 }
 
 /// Sets whether a histogram is paused.
-pub(in crate::engine) fn pause_hist(engine: &mut Engine, instance: InstanceId, id: TriggerId, paused: bool) {
+pub(crate) fn pause_hist(engine: &mut Engine, instance: InstanceId, id: TriggerId, paused: bool) {
     engine.histograms.set_paused(id, paused);
     let table = engine.histograms.table(instance, id);
     if let (Some(table), Some(session)) = (table, engine.attachments.session(instance)) {
@@ -255,7 +255,7 @@ fn set_triggers(engine: &mut Engine, set: Set) -> Result<(), CommandError> {
 }
 
 /// Updates which synthetic events are used by histograms.
-pub(in crate::engine) fn count_uses(engine: &mut Engine) {
+pub(crate) fn count_uses(engine: &mut Engine) {
     let Engine { registry, histograms, .. } = engine;
     registry.synthetic_mut().mark_referenced(|name| histograms.set().uses_of_synthetic(name) > 0);
 }

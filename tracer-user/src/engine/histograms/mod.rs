@@ -1,8 +1,8 @@
 //! Histogram triggers: the set of them, their tables, and the programs that count.
 
-pub(in crate::engine) mod commands;
-pub(in crate::engine) mod queries;
-pub(in crate::engine) mod tables;
-pub(in crate::engine) mod text;
+pub(crate) mod commands;
+pub(crate) mod queries;
+pub(crate) mod tables;
+pub(crate) mod text;
 
 pub use commands::{Seen, hits_seen, text_of, trigger_text};

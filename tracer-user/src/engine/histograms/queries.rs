@@ -38,7 +38,7 @@ pub(crate) fn add_hist(
 
 impl Histograms {
     /// The hook of a histogram's program; `None` if its event has no hook.
-    pub(in crate::engine) fn hook(&self, instance: InstanceId, id: TriggerId) -> Option<&AttachPoint> {
+    pub(crate) fn hook(&self, instance: InstanceId, id: TriggerId) -> Option<&AttachPoint> {
         self.table(instance, id)?.programs.hooked.as_ref().map(Attached::via)
     }
 
@@ -46,17 +46,13 @@ impl Histograms {
     ///
     /// # Errors
     /// `ENODEV` if it was removed, `EIO` if the kernel does not show its table.
-    pub(in crate::engine) fn contents(
-        &self,
-        instance: InstanceId,
-        id: TriggerId,
-    ) -> Result<HistContents, CommandError> {
+    pub(crate) fn contents(&self, instance: InstanceId, id: TriggerId) -> Result<HistContents, CommandError> {
         let table = self.table(instance, id).ok_or(ErrorKind::Gone)?;
         table.counts.read().map_err(|_| ErrorKind::Io.into())
     }
 
     /// Whether other histograms use its variables, or count the synthetic events that it produces.
-    pub(in crate::engine) fn serves(&self, id: TriggerId) -> bool {
+    pub(crate) fn serves(&self, id: TriggerId) -> bool {
         let Some(own) = self.trigger(id) else { return false };
         let made: Vec<String> = own.hist.synthetic_events().collect();
         self.set().triggers().filter(|other| other.id != id).any(|other| {
@@ -68,7 +64,7 @@ impl Histograms {
     }
 
     /// Names of all variables of an instance's histograms.
-    pub(in crate::engine) fn variables(&self, instance: InstanceId) -> Vec<String> {
+    pub(crate) fn variables(&self, instance: InstanceId) -> Vec<String> {
         let own = self.set().triggers().filter(|trigger| trigger.instance == instance);
         let fields = own.flat_map(|trigger| &trigger.hist.fields);
         let names =

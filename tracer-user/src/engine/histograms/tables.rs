@@ -16,33 +16,33 @@ use crate::{
 
 /// The programs that count in a table.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct TablePrograms {
+pub(crate) struct TablePrograms {
     /// On the event's hook, or for records from user space if the event has no hook.
-    pub(in crate::engine) hooked: Option<Attached>,
+    pub(crate) hooked: Option<Attached>,
     /// For records from user space of an event with a hook, once there was such a record.
-    pub(in crate::engine) injected: Option<Attached>,
+    pub(crate) injected: Option<Attached>,
 }
 
 impl TablePrograms {
     /// Whether records from user space need a separate program.
-    pub(in crate::engine) fn separate_injection(&self) -> bool {
+    pub(crate) fn separate_injection(&self) -> bool {
         self.hooked.as_ref().is_none_or(|program| *program.via() != AttachPoint::Inject)
     }
 }
 
 /// A trigger's table, and its programs.
 #[derive(Debug)]
-pub(in crate::engine) struct Table {
-    pub(in crate::engine) trigger: TriggerId,
-    pub(in crate::engine) hist: HistId,
+pub(crate) struct Table {
+    pub(crate) trigger: TriggerId,
+    pub(crate) hist: HistId,
     /// The event. The trigger may have been removed.
-    pub(in crate::engine) event: EventId,
-    pub(in crate::engine) counts: Arc<Counts>,
+    pub(crate) event: EventId,
+    pub(crate) counts: Arc<Counts>,
     /// The place of its words in the session.
-    pub(in crate::engine) place: u16,
-    pub(in crate::engine) programs: TablePrograms,
+    pub(crate) place: u16,
+    pub(crate) programs: TablePrograms,
     /// Number of checks that found new hits.
-    pub(in crate::engine) hits: u64,
+    pub(crate) hits: u64,
 }
 
 /// The tables of an instance.
@@ -55,73 +55,69 @@ struct InstanceTables {
 
 /// All histograms.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Histograms {
+pub(crate) struct Histograms {
     set: Set,
     instances: BTreeMap<InstanceId, InstanceTables>,
 }
 
 impl Histograms {
     /// The triggers of all instances.
-    pub(in crate::engine) fn set(&self) -> &Set {
+    pub(crate) fn set(&self) -> &Set {
         &self.set
     }
 
     /// Replaces the set of triggers, and returns the previous one.
-    pub(in crate::engine) fn replace_set(&mut self, set: Set) -> Set {
+    pub(crate) fn replace_set(&mut self, set: Set) -> Set {
         std::mem::replace(&mut self.set, set)
     }
 
     /// A trigger of any instance.
-    pub(in crate::engine) fn trigger(&self, id: TriggerId) -> Option<&Trigger> {
+    pub(crate) fn trigger(&self, id: TriggerId) -> Option<&Trigger> {
         self.set.trigger(id)
     }
 
     /// Sets whether a trigger is paused.
-    pub(in crate::engine) fn set_paused(&mut self, id: TriggerId, paused: bool) {
+    pub(crate) fn set_paused(&mut self, id: TriggerId, paused: bool) {
         self.set.set_paused(id, paused);
     }
 
     /// The tables of an instance.
-    pub(in crate::engine) fn tables(&self, instance: InstanceId) -> &[Table] {
+    pub(crate) fn tables(&self, instance: InstanceId) -> &[Table] {
         self.instances.get(&instance).map_or(&[], |own| &own.tables)
     }
 
     /// The tables of all instances.
-    pub(in crate::engine) fn all(&self) -> impl Iterator<Item = (InstanceId, &Table)> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (InstanceId, &Table)> {
         self.instances.iter().flat_map(|(instance, own)| own.tables.iter().map(|table| (*instance, table)))
     }
 
-    pub(in crate::engine) fn all_mut(&mut self) -> impl Iterator<Item = (InstanceId, &mut Table)> {
+    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = (InstanceId, &mut Table)> {
         let each = self.instances.iter_mut();
         each.flat_map(|(instance, own)| own.tables.iter_mut().map(|table| (*instance, table)))
     }
 
     /// The table of an instance's trigger.
-    pub(in crate::engine) fn table(&self, instance: InstanceId, trigger: TriggerId) -> Option<&Table> {
+    pub(crate) fn table(&self, instance: InstanceId, trigger: TriggerId) -> Option<&Table> {
         self.tables(instance).iter().find(|table| table.trigger == trigger)
     }
 
-    pub(in crate::engine) fn table_mut(
-        &mut self,
-        instance: InstanceId,
-        trigger: TriggerId,
-    ) -> Option<&mut Table> {
+    pub(crate) fn table_mut(&mut self, instance: InstanceId, trigger: TriggerId) -> Option<&mut Table> {
         self.instances.get_mut(&instance)?.tables.iter_mut().find(|table| table.trigger == trigger)
     }
 
     /// Whether an event has histograms in an instance.
-    pub(in crate::engine) fn counts_event(&self, instance: InstanceId, event: EventId) -> bool {
+    pub(crate) fn counts_event(&self, instance: InstanceId, event: EventId) -> bool {
         self.tables(instance).iter().any(|table| table.event == event)
     }
 
     /// The places of the words of an event's histograms in an instance.
-    pub(in crate::engine) fn places(&self, instance: InstanceId, event: EventId) -> Vec<u16> {
+    pub(crate) fn places(&self, instance: InstanceId, event: EventId) -> Vec<u16> {
         let own = self.tables(instance).iter().filter(|table| table.event == event);
         own.map(|table| table.place).collect()
     }
 
     /// The counts of a histogram, whose triggers may be in any instance.
-    pub(in crate::engine) fn counts(&self, hist: HistId) -> Option<&Arc<Counts>> {
+    pub(crate) fn counts(&self, hist: HistId) -> Option<&Arc<Counts>> {
         self.all().find(|(_, table)| table.hist == hist).map(|(_, table)| &table.counts)
     }
 
@@ -129,7 +125,7 @@ impl Histograms {
     ///
     /// # Errors
     /// `ENOMEM` if all places are in use.
-    pub(in crate::engine) fn add(
+    pub(crate) fn add(
         &mut self,
         instance: InstanceId,
         trigger: &Trigger,
@@ -153,7 +149,7 @@ impl Histograms {
     }
 
     /// Removes a trigger's table.
-    pub(in crate::engine) fn remove(&mut self, instance: InstanceId, trigger: TriggerId) -> Option<Table> {
+    pub(crate) fn remove(&mut self, instance: InstanceId, trigger: TriggerId) -> Option<Table> {
         let own = self.instances.get_mut(&instance)?;
         let at = own.tables.iter().position(|table| table.trigger == trigger)?;
         let table = own.tables.remove(at);

@@ -12,12 +12,7 @@ use crate::{
 };
 
 /// The text of a histogram; `number` is its index among the histograms of the event.
-pub(in crate::engine) fn shown(
-    trigger: &Trigger,
-    contents: HistContents,
-    number: usize,
-    facts: &Facts,
-) -> Vec<u8> {
+pub(crate) fn shown(trigger: &Trigger, contents: HistContents, number: usize, facts: &Facts) -> Vec<u8> {
     let (table, env) = looked_up(trigger, contents, facts);
     let mut out = Vec::new();
     show(&mut out, trigger, &table, number, &env);
@@ -25,11 +20,7 @@ pub(in crate::engine) fn shown(
 }
 
 /// A table with the names for its rows.
-pub(in crate::engine) fn looked_up<'a>(
-    trigger: &Trigger,
-    contents: HistContents,
-    facts: &'a Facts,
-) -> (Table, Env<'a>) {
+pub(crate) fn looked_up<'a>(trigger: &Trigger, contents: HistContents, facts: &'a Facts) -> (Table, Env<'a>) {
     let hist = &trigger.hist;
     let hits = contents.rows.iter().map(|(_, entry)| Layout::sum(entry, 0)).sum();
     let table = Table { rows: contents.rows, hits, drops: contents.drops, snapshot: contents.snapshot };
@@ -38,7 +29,7 @@ pub(in crate::engine) fn looked_up<'a>(
 }
 
 /// Names for rows.
-pub(in crate::engine) struct Env<'a> {
+pub(crate) struct Env<'a> {
     facts: &'a Facts,
     names_calls: bool,
 }
@@ -59,7 +50,7 @@ impl HistEnv for Env<'_> {
 }
 
 /// Reads the facts that the rows of a histogram need, if reading them takes privileges.
-pub(in crate::engine) fn prepare(hist: &Hist, facts: &Facts) {
+pub(crate) fn prepare(hist: &Hist, facts: &Facts) {
     if names_calls(hist) {
         let _ = facts.call_names();
     }

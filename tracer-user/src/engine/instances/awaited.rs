@@ -57,17 +57,17 @@ fn of_module(events: &Events, found: Vec<EventId>, module: &str) -> Vec<EventId>
 
 /// The words that wait for modules, the last one first.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct AwaitedModules {
+pub(crate) struct AwaitedModules {
     all: Vec<AwaitedEvents>,
 }
 
 impl AwaitedModules {
     /// The words, as `set_event` shows and accepts them.
-    pub(in crate::engine) fn texts(&self) -> impl Iterator<Item = String> {
+    pub(crate) fn texts(&self) -> impl Iterator<Item = String> {
         self.all.iter().map(AwaitedEvents::text)
     }
 
-    pub(in crate::engine) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.all.clear();
     }
 
@@ -76,7 +76,7 @@ impl AwaitedModules {
     ///
     /// # Errors
     /// `EINVAL` for a word that selects nothing.
-    pub(in crate::engine) fn select(
+    pub(crate) fn select(
         &mut self,
         events: &Events,
         which: &Selector<'_>,
@@ -109,7 +109,7 @@ impl AwaitedModules {
 
     /// Removes and returns the words whose modules were loaded. A module without events leaves its words
     /// (`trace_module_add_events()`).
-    pub(in crate::engine) fn take_loaded(&mut self, events: &Events) -> Vec<String> {
+    pub(crate) fn take_loaded(&mut self, events: &Events) -> Vec<String> {
         let is_loaded = |one: &AwaitedEvents| {
             modules::is_loaded(&one.module)
                 && !of_module(events, events.ordinary().collect(), &one.module).is_empty()

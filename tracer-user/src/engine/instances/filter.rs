@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-pub(in crate::engine) fn resolve(
+pub(crate) fn resolve(
     engine: &mut Engine,
     event: EventId,
     text: &[u8],
@@ -53,7 +53,7 @@ fn put_filter(
     done
 }
 
-pub(in crate::engine) fn set_filter(
+pub(crate) fn set_filter(
     engine: &mut Engine,
     instance: InstanceId,
     event: EventId,
@@ -80,7 +80,7 @@ pub(in crate::engine) fn set_filter(
 
 /// Sets the filter of each event of the system, or stores the error if the filter does not fit. The write itself
 /// succeeds (`process_system_preds()`).
-pub(in crate::engine) fn set_system_filter(
+pub(crate) fn set_system_filter(
     engine: &mut Engine,
     instance: InstanceId,
     system: SystemId,

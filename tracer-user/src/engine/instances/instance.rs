@@ -27,17 +27,17 @@ use crate::{
 };
 
 /// Full size in bytes of a CPU's buffer (`TRACE_BUF_SIZE_DEFAULT`).
-pub(in crate::engine) const EXPANDED: usize = 1_441_792;
+pub(crate) const EXPANDED: usize = 1_441_792;
 /// Size of the top instance's buffers before anything is recorded: two pages, shown as 7 KiB.
 const UNEXPANDED: usize = 2 * 4080;
 
 /// The filter of an event.
 #[derive(Clone, Debug)]
-pub(in crate::engine) struct Filtering {
+pub(crate) struct Filtering {
     /// The content of the `filter` file.
-    pub(in crate::engine) shown: Vec<u8>,
+    pub(crate) shown: Vec<u8>,
     /// The filter in use; `None` after an error.
-    pub(in crate::engine) filter: Option<Filter>,
+    pub(crate) filter: Option<Filter>,
 }
 
 /// A size in KiB as `buffer_size_kb` shows it.
@@ -57,14 +57,14 @@ pub struct Instance {
     /// Its name; empty for the top instance.
     pub name: String,
     /// The events that are attached. A trigger may have disabled some of them.
-    pub(in crate::engine) enabled: Enabled,
+    pub(crate) enabled: Enabled,
     /// Events of modules that are not loaded.
-    pub(in crate::engine) awaited: AwaitedModules,
+    pub(crate) awaited: AwaitedModules,
     /// Events that were enabled at some time: the buffers may have their records.
-    pub(in crate::engine) recorded: BTreeSet<EventId>,
-    pub(in crate::engine) filters: HashMap<EventId, Filtering>,
+    pub(crate) recorded: BTreeSet<EventId>,
+    pub(crate) filters: HashMap<EventId, Filtering>,
     /// The events' triggers.
-    pub(in crate::engine) triggers: TriggerList,
+    pub(crate) triggers: TriggerList,
     /// Options.
     pub options: TraceOptions,
     /// Errors.
@@ -74,36 +74,36 @@ pub struct Instance {
     /// The buffers for a snapshot, once there was one.
     pub snapshot: Option<TraceBuffer>,
     /// Whether the instance ever had a trigger that takes snapshots.
-    pub(in crate::engine) armed: bool,
+    pub(crate) armed: bool,
     /// The trace clock.
     pub clock: Clock,
     /// Which CPUs are recorded.
     pub cpus: Vec<bool>,
     /// Marks that are not in the buffers yet.
-    pub(in crate::engine) marks: Arc<Marks>,
+    pub(crate) marks: Arc<Marks>,
     /// Percentage of a buffer that must be full before a reader of its pages is woken.
     pub percent: u32,
     /// The last value written to `tracing_on`; triggers change the kernel's side ([`super::status::Status::is_on`]).
-    pub(in crate::engine) on: bool,
+    pub(crate) on: bool,
     /// Number of readers that stop recording while they read.
-    pub(in crate::engine) stops: u32,
+    pub(crate) stops: u32,
     /// Number of open files that hold the instance.
-    pub(in crate::engine) users: u32,
+    pub(crate) users: u32,
     /// The CPUs that are read through `trace_pipe`; `None` for all.
-    pub(in crate::engine) pipes: Vec<Option<u32>>,
+    pub(crate) pipes: Vec<Option<u32>>,
     expanded: bool,
     page: PageSize,
     /// The lists of threads.
-    pub(in crate::engine) threads: ThreadLists,
+    pub(crate) threads: ThreadLists,
     /// Number of records so far, for the clock that counts them.
-    pub(in crate::engine) counted: u64,
+    pub(crate) counted: u64,
     /// The time when all buffers were last emptied, by the trace clock.
     pub since: u64,
 }
 
 impl Instance {
     /// A new instance.
-    pub(in crate::engine) fn new(name: &str, options: TraceOptions, cpus: u32, page: PageSize) -> Self {
+    pub(crate) fn new(name: &str, options: TraceOptions, cpus: u32, page: PageSize) -> Self {
         let expanded = !name.is_empty();
         let bytes = if expanded { EXPANDED } else { UNEXPANDED };
         Self {
@@ -135,7 +135,7 @@ impl Instance {
     }
 
     /// Whether the buffers have their full size.
-    pub(in crate::engine) fn is_expanded(&self) -> bool {
+    pub(crate) fn is_expanded(&self) -> bool {
         self.expanded
     }
 
@@ -145,7 +145,7 @@ impl Instance {
     }
 
     /// Empties the buffers and sets the size of their pages.
-    pub(in crate::engine) fn set_page(&mut self, page: PageSize) {
+    pub(crate) fn set_page(&mut self, page: PageSize) {
         if page == self.page {
             return;
         }
@@ -162,7 +162,7 @@ impl Instance {
     }
 
     /// Empties the buffers of one CPU or of all.
-    pub(in crate::engine) fn clear(&mut self, cpu: Option<u32>) {
+    pub(crate) fn clear(&mut self, cpu: Option<u32>) {
         self.buffer.select_mut(cpu).for_each(|(_, buffer)| buffer.clear());
         if cpu.is_none() {
             // Reading the clock `counter` counts as a record.
@@ -177,11 +177,7 @@ impl Instance {
     }
 
     /// Applies a number written to `snapshot`.
-    pub(in crate::engine) fn take_snapshot(
-        &mut self,
-        cpu: Option<u32>,
-        number: u64,
-    ) -> Result<(), CommandError> {
+    pub(crate) fn take_snapshot(&mut self, cpu: Option<u32>, number: u64) -> Result<(), CommandError> {
         match (number, &mut self.snapshot) {
             // The buffer of one CPU cannot be freed alone.
             (0, _) if cpu.is_some() => return Err(ErrorKind::Invalid.into()),
@@ -201,7 +197,7 @@ impl Instance {
     }
 
     /// Allocates the buffers of the snapshot for a trigger.
-    pub(in crate::engine) fn arm_snapshot(&mut self) {
+    pub(crate) fn arm_snapshot(&mut self) {
         self.armed = true;
         if self.snapshot.is_none() {
             self.snapshot = Some(self.buffer.empty_copy());
@@ -210,7 +206,7 @@ impl Instance {
 
     /// Takes a snapshot for a trigger. Returns false if a client has freed the buffers; recording then stops
     /// (`tracing_snapshot_instance_cond()`).
-    pub(in crate::engine) fn snap(&mut self) -> bool {
+    pub(crate) fn snap(&mut self) -> bool {
         // A snapshot of all CPUs cannot fail.
         self.snapshot.is_some() && self.take_snapshot(None, 1).is_ok()
     }
@@ -221,7 +217,7 @@ impl Instance {
     }
 
     /// Adds or removes a reader that stops recording while it reads.
-    pub(in crate::engine) fn pause(&mut self, on: bool) {
+    pub(crate) fn pause(&mut self, on: bool) {
         self.stops = if on { self.stops + 1 } else { self.stops.saturating_sub(1) };
     }
 
@@ -241,7 +237,7 @@ impl Instance {
     }
 
     /// Forgets a removed event. Returns whether the buffers may have its records.
-    pub(in crate::engine) fn forget(&mut self, event: EventId) -> bool {
+    pub(crate) fn forget(&mut self, event: EventId) -> bool {
         self.enabled.remove(&event);
         self.filters.remove(&event);
         self.triggers.forget(event);
@@ -254,7 +250,7 @@ impl Instance {
     }
 
     /// Grows the buffers to their full size.
-    pub(in crate::engine) fn expand(&mut self) {
+    pub(crate) fn expand(&mut self) {
         if !self.expanded {
             self.expanded = true;
             self.buffer.select_mut(None).for_each(|(_, buffer)| buffer.resize(EXPANDED));
@@ -262,7 +258,7 @@ impl Instance {
     }
 
     /// Sets the size of buffers.
-    pub(in crate::engine) fn resize(&mut self, cpu: Option<u32>, bytes: usize) -> Result<(), CommandError> {
+    pub(crate) fn resize(&mut self, cpu: Option<u32>, bytes: usize) -> Result<(), CommandError> {
         self.expanded = true;
         let mut any = false;
         for (_, buffer) in self.buffer.select_mut(cpu) {

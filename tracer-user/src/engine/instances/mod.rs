@@ -1,17 +1,17 @@
 //! The state of each instance: what is enabled, filters, triggers, threads, options, buffers and errors.
 
-pub(in crate::engine) mod awaited;
-pub(in crate::engine) mod errors;
-pub(in crate::engine) mod filter;
-pub(in crate::engine) mod inject;
-pub(in crate::engine) mod instance;
-pub(in crate::engine) mod options;
-pub(in crate::engine) mod select;
-pub(in crate::engine) mod status;
-pub(in crate::engine) mod table;
-pub(in crate::engine) mod thread_lists;
-pub(in crate::engine) mod trigger;
-pub(in crate::engine) mod trigger_list;
+pub(crate) mod awaited;
+pub(crate) mod errors;
+pub(crate) mod filter;
+pub(crate) mod inject;
+pub(crate) mod instance;
+pub(crate) mod options;
+pub(crate) mod select;
+pub(crate) mod status;
+pub(crate) mod table;
+pub(crate) mod thread_lists;
+pub(crate) mod trigger;
+pub(crate) mod trigger_list;
 pub mod words;
 
 pub use errors::ErrorLog;

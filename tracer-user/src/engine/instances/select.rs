@@ -57,7 +57,7 @@ impl<'a> Selector<'a> {
     }
 
     /// The names, as far as they are given: of a system or an event, of a system, of an event.
-    pub(in crate::engine) fn names(&self) -> [Option<&'a str>; 3] {
+    pub(crate) fn names(&self) -> [Option<&'a str>; 3] {
         [self.either, self.system, self.event]
     }
 

@@ -36,7 +36,7 @@ impl Engine {
 
 impl Status<'_> {
     /// Whether it has a session in the kernel.
-    pub(in crate::engine) fn has_session(&self) -> bool {
+    pub(crate) fn has_session(&self) -> bool {
         self.session.is_some()
     }
 
@@ -46,7 +46,7 @@ impl Status<'_> {
     }
 
     /// Whether hits are recorded at this moment.
-    pub(in crate::engine) fn records(&self) -> bool {
+    pub(crate) fn records(&self) -> bool {
         self.is_on() && self.state.stops == 0
     }
 
@@ -62,7 +62,7 @@ impl Status<'_> {
     }
 
     /// Whether an attached event is disabled, by a trigger or by a client.
-    pub(in crate::engine) fn is_soft_off(&self, event: EventId) -> bool {
+    pub(crate) fn is_soft_off(&self, event: EventId) -> bool {
         self.session.is_some_and(|session| session.is_soft_off(event))
     }
 
@@ -84,12 +84,12 @@ impl Status<'_> {
     }
 
     /// How often a counted trigger can still act.
-    pub(in crate::engine) fn trigger_count(&self, place: u16) -> u64 {
+    pub(crate) fn trigger_count(&self, place: u16) -> u64 {
         self.session.map_or(0, |session| session.kernel().switches().count(place))
     }
 
     /// The content of an event's `trigger` file, including its histograms.
-    pub(in crate::engine) fn trigger_text(
+    pub(crate) fn trigger_text(
         &self,
         event: EventId,
         hists: Vec<u8>,
@@ -103,7 +103,7 @@ impl Status<'_> {
     }
 
     /// Whether a histogram is paused at this moment.
-    pub(in crate::engine) fn is_paused(&self, trigger: TriggerId) -> bool {
+    pub(crate) fn is_paused(&self, trigger: TriggerId) -> bool {
         let place = self.histograms.table(self.instance, trigger).map(|table| table.place);
         self.session.zip(place).is_some_and(|(session, place)| session.kernel().switches().hist_paused(place))
     }

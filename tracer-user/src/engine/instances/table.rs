@@ -22,7 +22,7 @@ const NAME_MAX: usize = 255;
 const PRINTK: &str = "trace_printk_dest";
 
 /// Whether this is a valid name of a directory.
-pub(in crate::engine) fn is_name(name: &str) -> bool {
+pub(crate) fn is_name(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && name.len() <= NAME_MAX && !name.contains(['/', '\0'])
 }
 
@@ -36,14 +36,14 @@ pub struct Instances {
 }
 
 impl Instances {
-    pub(in crate::engine) fn new(mut top: Instance) -> Self {
+    pub(crate) fn new(mut top: Instance) -> Self {
         let kinds = KindCounts::new();
         top.buffer.count_kinds(&kinds);
         Self { all: BTreeMap::from([(InstanceId::TOP, top)]), next: InstanceId::TOP.get() + 1, kinds }
     }
 
     /// The number of pages that have records of a defined event, by its id.
-    pub(in crate::engine) fn pages_of(&self, id: u16) -> u32 {
+    pub(crate) fn pages_of(&self, id: u16) -> u32 {
         self.kinds.pages(id)
     }
 
@@ -61,17 +61,17 @@ impl Instances {
     ///
     /// # Errors
     /// `ENODEV` if it is gone.
-    pub(in crate::engine) fn state(&mut self, instance: InstanceId) -> Result<&mut Instance, CommandError> {
+    pub(crate) fn state(&mut self, instance: InstanceId) -> Result<&mut Instance, CommandError> {
         self.all.get_mut(&instance).ok_or_else(|| ErrorKind::Gone.into())
     }
 
     /// All instances with their ids, the top first.
-    pub(in crate::engine) fn iter(&self) -> impl Iterator<Item = (InstanceId, &Instance)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (InstanceId, &Instance)> {
         self.all.iter().map(|(id, instance)| (*id, instance))
     }
 
     /// The ids of all instances, the top first.
-    pub(in crate::engine) fn ids(&self) -> Vec<InstanceId> {
+    pub(crate) fn ids(&self) -> Vec<InstanceId> {
         self.all.keys().copied().collect()
     }
 
@@ -86,12 +86,12 @@ impl Instances {
     }
 
     /// Whether an event is enabled in any instance.
-    pub(in crate::engine) fn is_enabled(&self, event: EventId) -> bool {
+    pub(crate) fn is_enabled(&self, event: EventId) -> bool {
         self.all.values().any(|instance| instance.is_enabled(event))
     }
 
     /// The instances in which an event is enabled.
-    pub(in crate::engine) fn enabling(&self, event: EventId) -> Vec<InstanceId> {
+    pub(crate) fn enabling(&self, event: EventId) -> Vec<InstanceId> {
         let enabled = self.iter().filter(|(_, instance)| instance.is_enabled(event));
         enabled.map(|(id, _)| id).collect()
     }
@@ -101,7 +101,7 @@ impl Instances {
     /// # Errors
     /// `EEXIST` for an existing name, `EINVAL` for an invalid name of a directory, `ENOSPC` if all ids are used,
     /// `ENOMEM` if there are too many instances.
-    pub(in crate::engine) fn check_new(&self, name: &str) -> Result<(), CommandError> {
+    pub(crate) fn check_new(&self, name: &str) -> Result<(), CommandError> {
         if self.find(name).is_some() {
             return Err(ErrorKind::Exists.into());
         }
@@ -119,7 +119,7 @@ impl Instances {
     }
 
     /// Adds an instance.
-    pub(in crate::engine) fn add(&mut self, mut instance: Instance) -> InstanceId {
+    pub(crate) fn add(&mut self, mut instance: Instance) -> InstanceId {
         instance.buffer.count_kinds(&self.kinds);
         let id = InstanceId::new(self.next);
         self.next += 1;
@@ -128,7 +128,7 @@ impl Instances {
     }
 
     /// Removes an instance.
-    pub(in crate::engine) fn remove(&mut self, instance: InstanceId) -> Option<Instance> {
+    pub(crate) fn remove(&mut self, instance: InstanceId) -> Option<Instance> {
         self.all.remove(&instance)
     }
 
@@ -177,7 +177,7 @@ impl Instances {
     ///
     /// # Errors
     /// `EINVAL` to clear the option of the top instance, or if the kernel has no such option.
-    pub(in crate::engine) fn set_printk_destination(
+    pub(crate) fn set_printk_destination(
         &mut self,
         instance: InstanceId,
         on: bool,
@@ -198,7 +198,7 @@ impl Instances {
     }
 
     /// Whether `trace_printk()` writes into an instance.
-    pub(in crate::engine) fn is_printk_destination(&self, instance: InstanceId) -> bool {
+    pub(crate) fn is_printk_destination(&self, instance: InstanceId) -> bool {
         self.get(instance).is_some_and(|state| state.options.is(PRINTK))
     }
 
@@ -207,7 +207,7 @@ impl Instances {
     ///
     /// # Errors
     /// `ENOMEM`, as `ring_buffer_resize()` returns if there is too little memory.
-    pub(in crate::engine) fn find_memory(
+    pub(crate) fn find_memory(
         &self,
         instance: InstanceId,
         cpu: Option<u32>,

@@ -11,7 +11,7 @@ use tracer_abi::lists;
 use crate::{engine::attachments::session::InstanceSession, engine::command::error::CommandError};
 
 /// Pids must be below this (`MAX_PID`, kernel/trace/pid_list.c).
-pub(in crate::engine) const PID_LIMIT: u32 = 1 << 30;
+pub(crate) const PID_LIMIT: u32 = 1 << 30;
 
 /// A list of threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub enum List {
 
 /// Both lists of an instance.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct ThreadLists {
+pub(crate) struct ThreadLists {
     traced: BTreeSet<u32>,
     untraced: BTreeSet<u32>,
     /// Whether forks and exits change the lists (`event-fork`).
@@ -33,7 +33,7 @@ pub(in crate::engine) struct ThreadLists {
 
 impl ThreadLists {
     /// The threads of a list, in order.
-    pub(in crate::engine) fn pids(&self, list: List) -> impl Iterator<Item = u32> {
+    pub(crate) fn pids(&self, list: List) -> impl Iterator<Item = u32> {
         let set = match list {
             List::Traced => &self.traced,
             List::Untraced => &self.untraced,
@@ -64,7 +64,7 @@ impl ThreadLists {
     ///
     /// # Errors
     /// The kernel's error if its table of threads is full. The threads before the failing one are added.
-    pub(in crate::engine) fn add(
+    pub(crate) fn add(
         &mut self,
         list: List,
         pids: &[u32],
@@ -85,7 +85,7 @@ impl ThreadLists {
     ///
     /// # Errors
     /// The kernel's error for its table of threads.
-    pub(in crate::engine) fn clear(
+    pub(crate) fn clear(
         &mut self,
         list: List,
         mut session: Option<&mut InstanceSession>,
@@ -105,7 +105,7 @@ impl ThreadLists {
     }
 
     /// Reads back which threads joined and left the lists by forking and exiting.
-    pub(in crate::engine) fn refresh(&mut self, session: Option<&mut InstanceSession>) {
+    pub(crate) fn refresh(&mut self, session: Option<&mut InstanceSession>) {
         let Some(session) = session.filter(|_| self.follows_forks) else { return };
         let Ok(pids) = session.kernel().threads().all() else { return };
         let with = |list: u8| pids.iter().filter(move |(_, lists)| lists & list != 0).map(|(pid, _)| *pid);
@@ -118,7 +118,7 @@ impl ThreadLists {
     ///
     /// # Errors
     /// `ENOSYS` without that offset, and the kernel's errors for the programs.
-    pub(in crate::engine) fn follow_forks(
+    pub(crate) fn follow_forks(
         &mut self,
         on: bool,
         task_pid: Option<u32>,
@@ -141,7 +141,7 @@ impl ThreadLists {
     ///
     /// # Errors
     /// As [`ThreadLists::add`] and [`ThreadLists::follow_forks`].
-    pub(in crate::engine) fn write_to(
+    pub(crate) fn write_to(
         &self,
         session: &mut InstanceSession,
         task_pid: Option<u32>,

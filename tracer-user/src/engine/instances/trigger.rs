@@ -23,7 +23,7 @@ use crate::{
 const LOGGED: (u32, u32) = (6, 2);
 
 /// Applies a write to an event's `trigger` file.
-pub(in crate::engine) fn set_trigger(
+pub(crate) fn set_trigger(
     engine: &mut Engine,
     instance: InstanceId,
     event: EventId,

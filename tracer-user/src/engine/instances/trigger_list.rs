@@ -21,7 +21,7 @@ use crate::{
 
 /// The action of a trigger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) enum Kind {
+pub(crate) enum Kind {
     /// An action without a target.
     Simple(SimpleAction),
     /// Enables or disables an event.
@@ -40,7 +40,7 @@ impl Kind {
     }
 
     /// The event that it enables or disables, and whether it acts only on that event's histograms.
-    pub(in crate::engine) fn target(self) -> Option<(EventId, bool)> {
+    pub(crate) fn target(self) -> Option<(EventId, bool)> {
         match self {
             Self::Simple(_) => None,
             Self::Switch(switch, target) => Some((target, switch.hist)),
@@ -50,19 +50,19 @@ impl Kind {
 
 /// A trigger.
 #[derive(Clone, Debug)]
-pub(in crate::engine) struct InstalledTrigger {
-    pub(in crate::engine) kind: Kind,
+pub(crate) struct InstalledTrigger {
+    pub(crate) kind: Kind,
     /// Its count as written.
-    pub(in crate::engine) count: u64,
+    pub(crate) count: u64,
     /// The place of its count; [`TriggerList::insert`] assigns it.
     place: Option<u16>,
     /// Text and filter.
-    pub(in crate::engine) filter: Option<(Vec<u8>, Filter)>,
+    pub(crate) filter: Option<(Vec<u8>, Filter)>,
 }
 
 impl InstalledTrigger {
     /// A trigger that is not installed yet.
-    pub(in crate::engine) fn new(kind: Kind, count: u64, filter: Option<(Vec<u8>, Filter)>) -> Self {
+    pub(crate) fn new(kind: Kind, count: u64, filter: Option<(Vec<u8>, Filter)>) -> Self {
         Self { kind, count, place: None, filter }
     }
 }
@@ -98,7 +98,7 @@ struct Soft {
 
 /// All triggers of an instance.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct TriggerList {
+pub(crate) struct TriggerList {
     of: HashMap<EventId, Vec<InstalledTrigger>>,
     /// References that keep an event in soft mode: one for its own triggers, and one for each trigger that enables or
     /// disables it, each histogram, and each event probe.
@@ -109,29 +109,29 @@ pub(in crate::engine) struct TriggerList {
 
 impl TriggerList {
     /// The triggers of an event.
-    pub(in crate::engine) fn of(&self, event: EventId) -> &[InstalledTrigger] {
+    pub(crate) fn of(&self, event: EventId) -> &[InstalledTrigger] {
         self.of.get(&event).map_or(&[], Vec::as_slice)
     }
 
     /// Whether an event is in soft mode.
-    pub(in crate::engine) fn is_soft(&self, event: EventId) -> bool {
+    pub(crate) fn is_soft(&self, event: EventId) -> bool {
         self.soft.contains_key(&event)
     }
 
     /// Whether all references of an event in soft mode are idle.
-    pub(in crate::engine) fn is_idle(&self, event: EventId) -> bool {
+    pub(crate) fn is_idle(&self, event: EventId) -> bool {
         self.soft.get(&event).is_some_and(|soft| soft.reasons == soft.idle)
     }
 
     /// The events with triggers that enable or disable an event's histograms.
-    pub(in crate::engine) fn switching_hists(&self, event: EventId) -> Vec<EventId> {
+    pub(crate) fn switching_hists(&self, event: EventId) -> Vec<EventId> {
         let switches = |trigger: &InstalledTrigger| matches!(trigger.kind, Kind::Switch(Switch { hist: true, .. }, target) if target == event);
         let of = self.of.iter().filter(|(_, list)| list.iter().any(switches));
         of.map(|(event, _)| *event).collect()
     }
 
     /// Adds a reference for soft mode. Returns whether it is the first.
-    pub(in crate::engine) fn soft_mode_get(&mut self, event: EventId, idle: bool) -> bool {
+    pub(crate) fn soft_mode_get(&mut self, event: EventId, idle: bool) -> bool {
         let soft = self.soft.entry(event).or_default();
         soft.reasons += 1;
         soft.idle += u32::from(idle);
@@ -139,7 +139,7 @@ impl TriggerList {
     }
 
     /// Removes a reference. Returns whether it was the last.
-    pub(in crate::engine) fn soft_mode_put(&mut self, event: EventId, idle: bool) -> bool {
+    pub(crate) fn soft_mode_put(&mut self, event: EventId, idle: bool) -> bool {
         let Some(soft) = self.soft.get_mut(&event) else { return false };
         soft.reasons -= 1;
         soft.idle -= u32::from(idle);
@@ -151,7 +151,7 @@ impl TriggerList {
     }
 
     /// The index in an event's list of the trigger that one of this kind would replace.
-    pub(in crate::engine) fn find(&self, event: EventId, kind: Kind) -> Option<usize> {
+    pub(crate) fn find(&self, event: EventId, kind: Kind) -> Option<usize> {
         self.of(event).iter().position(|trigger| trigger.kind.excludes(kind))
     }
 
@@ -159,7 +159,7 @@ impl TriggerList {
     ///
     /// # Errors
     /// `ENOMEM` if all places for counts are in use.
-    pub(in crate::engine) fn insert(
+    pub(crate) fn insert(
         &mut self,
         event: EventId,
         mut trigger: InstalledTrigger,
@@ -178,7 +178,7 @@ impl TriggerList {
     }
 
     /// Removes a trigger from an event's list.
-    pub(in crate::engine) fn remove(&mut self, event: EventId, at: usize) -> Option<InstalledTrigger> {
+    pub(crate) fn remove(&mut self, event: EventId, at: usize) -> Option<InstalledTrigger> {
         let list = self.of.get_mut(&event).filter(|list| at < list.len())?;
         let trigger = list.remove(at);
         if list.is_empty() {
@@ -189,14 +189,14 @@ impl TriggerList {
     }
 
     /// Forgets a removed event.
-    pub(in crate::engine) fn forget(&mut self, event: EventId) {
+    pub(crate) fn forget(&mut self, event: EventId) {
         while self.remove(event, 0).is_some() {}
         self.soft.remove(&event);
     }
 
     /// The plan of an event's triggers for its program. `slot` maps an event to the place of its word, `hists` to
     /// those of its histograms.
-    pub(in crate::engine) fn plan(
+    pub(crate) fn plan(
         &self,
         event: EventId,
         slot: impl Fn(EventId) -> Option<Slot>,
@@ -223,7 +223,7 @@ impl TriggerList {
 
     /// The content of an event's `trigger` file. `left` returns the remaining count at a place, and `name` the name
     /// of an event with its system, separated by a colon.
-    pub(in crate::engine) fn text(
+    pub(crate) fn text(
         &self,
         event: EventId,
         left: impl Fn(u16) -> u64,
@@ -247,7 +247,7 @@ impl TriggerList {
     }
 
     /// The events with triggers, and for each the lines that recreate them, in the order of writing.
-    pub(in crate::engine) fn lines(
+    pub(crate) fn lines(
         &self,
         left: impl Fn(u16) -> u64,
         name: impl Fn(EventId) -> String,

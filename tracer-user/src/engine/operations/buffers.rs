@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Empties the buffers of one CPU of an instance, or of all, and restarts the counts of hits.
-pub(in crate::engine) fn empty_buffers(
+pub(crate) fn empty_buffers(
     engine: &mut Engine,
     instance: InstanceId,
     cpu: Option<u32>,
@@ -26,11 +26,7 @@ pub(in crate::engine) fn empty_buffers(
 ///
 /// # Errors
 /// `EINVAL` for an unknown clock, `ENODEV` if the instance was removed.
-pub(in crate::engine) fn set_clock(
-    engine: &mut Engine,
-    instance: InstanceId,
-    name: &[u8],
-) -> Result<(), CommandError> {
+pub(crate) fn set_clock(engine: &mut Engine, instance: InstanceId, name: &[u8]) -> Result<(), CommandError> {
     let clock = Clock::named(name).ok_or(ErrorKind::Invalid)?;
     engine.collect(instance);
     let state = engine.instances.state(instance)?;

@@ -16,7 +16,7 @@ use crate::{
 /// The records of a removed event stay, and its id with them ([`super::deleted_events`]). An event of the kernel is
 /// removed with its module. The kernel may give its id to another event at once, so it empties the buffers that have
 /// its records (`trace_module_remove_events()`, kernel/trace/trace_events.c), and they are emptied here too.
-pub(in crate::engine) fn apply_changes(engine: &mut Engine, changes: EventChanges) {
+pub(crate) fn apply_changes(engine: &mut Engine, changes: EventChanges) {
     for RemovedEvent { event, id } in changes.removed {
         let mut recorded_in = engine.instances.ids();
         recorded_in.retain(|instance| forget_event(engine, *instance, event));
@@ -35,7 +35,7 @@ pub(in crate::engine) fn apply_changes(engine: &mut Engine, changes: EventChange
 }
 
 /// Reattaches an event's probes where it is enabled.
-pub(in crate::engine) fn reattach(engine: &mut Engine, event: EventId) {
+pub(crate) fn reattach(engine: &mut Engine, event: EventId) {
     for instance in engine.instances.enabling(event) {
         // Detaching cannot fail for the instance.
         let _ = reconcile(engine, instance, &[event], Goal::Off);

@@ -39,7 +39,7 @@ pub fn profile(engine: &Engine, kind: Kind) -> Vec<u8> {
 
 /// Lines of `dynamic_events` that restore the definitions after the daemon's end, each with the file that it names.
 /// User events that end with their programs are omitted.
-pub(in crate::engine) fn saved_definitions(engine: &Engine) -> Vec<(Vec<u8>, Option<Identity>)> {
+pub(crate) fn saved_definitions(engine: &Engine) -> Vec<(Vec<u8>, Option<Identity>)> {
     let others = engine.registry.synthetic().lines().chain(engine.user.lines(true));
     let others = others.map(|(serial, line)| (serial, line, None));
     let mut lines: Vec<_> = engine.registry.dynamic().saved_lines().chain(others).collect();
@@ -52,7 +52,7 @@ pub(in crate::engine) fn saved_definitions(engine: &Engine) -> Vec<(Vec<u8>, Opt
 ///
 /// # Errors
 /// The kernel's error for that line.
-pub(in crate::engine) fn define(
+pub(crate) fn define(
     engine: &mut Engine,
     file: File,
     written: &[u8],
@@ -72,7 +72,7 @@ pub(in crate::engine) fn define(
 ///
 /// # Errors
 /// The kernel's error for the definition; `EINVAL` for anything but one definition.
-pub(in crate::engine) fn restore(
+pub(crate) fn restore(
     engine: &mut Engine,
     entry: &[u8],
     look: impl FnMut(&FileRequest) -> Result<Found, Errno>,
@@ -91,7 +91,7 @@ pub(in crate::engine) fn restore(
 ///
 /// # Errors
 /// `EBUSY` if one of them is in use.
-pub(in crate::engine) fn undefine(engine: &mut Engine, file: File) -> Result<(), CommandError> {
+pub(crate) fn undefine(engine: &mut Engine, file: File) -> Result<(), CommandError> {
     mark_busy(engine);
     let others = !(engine.registry.synthetic().is_empty() && engine.user.is_empty());
     let all = file == File::Dynamic && others;
@@ -111,11 +111,7 @@ pub(in crate::engine) fn undefine(engine: &mut Engine, file: File) -> Result<(),
 ///
 /// # Errors
 /// The kernel's error for that line.
-pub(in crate::engine) fn define_synthetic(
-    engine: &mut Engine,
-    written: &[u8],
-    payer: u32,
-) -> Result<(), CommandError> {
+pub(crate) fn define_synthetic(engine: &mut Engine, written: &[u8], payer: u32) -> Result<(), CommandError> {
     for line in lines(written) {
         mark_busy(engine);
         let line = Line::split(line.map_err(|_| ErrorKind::Invalid)?);
@@ -128,7 +124,7 @@ pub(in crate::engine) fn define_synthetic(
 ///
 /// # Errors
 /// `EBUSY` if one is in use; if a histogram produces one, none is deleted.
-pub(in crate::engine) fn undefine_synthetic(engine: &mut Engine) -> Result<(), CommandError> {
+pub(crate) fn undefine_synthetic(engine: &mut Engine) -> Result<(), CommandError> {
     mark_busy(engine);
     change_definitions(engine, |engine, changes| engine.registry.clear_synthetic(changes))
 }
@@ -138,7 +134,7 @@ pub(in crate::engine) fn undefine_synthetic(engine: &mut Engine) -> Result<(), C
 ///
 /// # Errors
 /// The errors of [`crate::engine::registry::EventRegistry::apply_programs`]; `EBUSY` for events in use.
-pub(in crate::engine) fn define_programs(
+pub(crate) fn define_programs(
     engine: &mut Engine,
     written: Option<(&[u8], &Files, u32)>,
 ) -> Result<(), CommandError> {

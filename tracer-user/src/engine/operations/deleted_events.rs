@@ -21,13 +21,13 @@ const RELEASE_INTERVAL: u64 = 100_000_000;
 
 /// Releases the ids of deleted events without records. Rings that may have records of such an event are collected
 /// first.
-pub(in crate::engine) fn release_ids(engine: &mut Engine) {
+pub(crate) fn release_ids(engine: &mut Engine) {
     release_at(engine, monotonic());
 }
 
 /// As [`release_ids`], for a client whose definition would be refused. Returns false if that was done just before: a
 /// client may try as often as it likes.
-pub(in crate::engine) fn release_ids_soon(engine: &mut Engine) -> bool {
+pub(crate) fn release_ids_soon(engine: &mut Engine) -> bool {
     let now = monotonic();
     if now < engine.user.next_release {
         return false;

@@ -17,7 +17,7 @@ use crate::{
 /// # Errors
 /// `EEXIST`; `EINVAL` for an invalid name; `ENOSPC` if no number is left, and `ENOMEM` at the maximum number of
 /// instances.
-pub(in crate::engine) fn make(engine: &mut Engine, name: &str) -> Result<InstanceId, CommandError> {
+pub(crate) fn make(engine: &mut Engine, name: &str) -> Result<InstanceId, CommandError> {
     engine.instances.check_new(name)?;
     let version = engine.facts.version();
     let options = engine.instances.state(InstanceId::TOP)?.options.inherited(version);
@@ -28,7 +28,7 @@ pub(in crate::engine) fn make(engine: &mut Engine, name: &str) -> Result<Instanc
 ///
 /// # Errors
 /// `ENOENT`, or `EBUSY` while one of its files is open.
-pub(in crate::engine) fn remove(engine: &mut Engine, name: &str) -> Result<(), CommandError> {
+pub(crate) fn remove(engine: &mut Engine, name: &str) -> Result<(), CommandError> {
     let instance = engine.instances.find(name).ok_or(ErrorKind::NotFound)?;
     if engine.instances.state(instance)?.users > 0 {
         return Err(ErrorKind::Busy.into());

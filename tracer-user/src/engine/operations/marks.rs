@@ -140,7 +140,7 @@ pub fn prepare_marks(engine: &Engine) {
 }
 
 /// Publishes the rules for marks of each instance, if they may have changed.
-pub(in crate::engine) fn publish_marks(engine: &mut Engine) {
+pub(crate) fn publish_marks(engine: &mut Engine) {
     if !std::mem::take(&mut engine.marks_stale) {
         return;
     }

@@ -6,7 +6,7 @@ use crate::{
 };
 
 /// Stores the counts of dynamic events before an instance disables them.
-pub(in crate::engine) fn keep_counts(engine: &mut Engine, instance: InstanceId, events: &[EventId]) {
+pub(crate) fn keep_counts(engine: &mut Engine, instance: InstanceId, events: &[EventId]) {
     for &event in events {
         if !engine.registry.dynamic().profile().is_counting(event, instance) {
             continue;
@@ -23,10 +23,6 @@ pub(in crate::engine) fn keep_counts(engine: &mut Engine, instance: InstanceId, 
 }
 
 /// Hits and misses of an event's probes in an instance.
-pub(in crate::engine) fn probe_counts(
-    engine: &Engine,
-    instance: InstanceId,
-    event: EventId,
-) -> Option<Vec<Count>> {
+pub(crate) fn probe_counts(engine: &Engine, instance: InstanceId, event: EventId) -> Option<Vec<Count>> {
     Some(engine.attachments.session(instance)?.probes(event)?.counts())
 }

@@ -15,12 +15,7 @@ use crate::{
 const SHOWN: usize = 24;
 
 /// A sentence that helps with the first error of a definition.
-pub(in crate::engine) fn hint(
-    line: &Line<'_>,
-    refusal: &Refusal,
-    facts: &dyn Facts,
-    known: &Known,
-) -> Option<String> {
+pub(crate) fn hint(line: &Line<'_>, refusal: &Refusal, facts: &dyn Facts, known: &Known) -> Option<String> {
     let finding = refusal.findings().first()?;
     let culprit = String::from_utf8_lossy(finding.span.of(line.text())).into_owned();
     match finding.kind {

@@ -19,7 +19,7 @@ mod text;
 
 use std::{collections::HashSet, fmt};
 
-pub(in crate::engine) use hint::hint;
+pub(crate) use hint::hint;
 pub use text::printer;
 
 use crate::{

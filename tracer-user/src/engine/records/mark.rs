@@ -23,11 +23,11 @@ use crate::{
 /// Maximum length of a mark's text in bytes (`TRACE_MARKER_MAX_SIZE`).
 const TEXT_MAX: usize = 4096;
 /// Offsets of text and raw data in a record: after the common fields and `ip`, or `id`.
-pub(in crate::engine) const TEXT_AT: usize = 16;
+pub(crate) const TEXT_AT: usize = 16;
 const DATA_AT: usize = 12;
 
 /// The option of an instance that copies marks of the top instance.
-pub(in crate::engine) const COPY: &str = "copy_trace_marker";
+pub(crate) const COPY: &str = "copy_trace_marker";
 
 /// Maximum bytes to read of a thread's `stat` file, which has some fifty numbers.
 const STAT_MAX: usize = 1536;
@@ -90,10 +90,10 @@ fn from_stat(stat: &[u8]) -> Option<([u8; 16], u32)> {
 
 /// The record of a mark.
 #[derive(Debug)]
-pub(in crate::engine) struct Written {
-    pub(in crate::engine) record: Vec<u8>,
+pub(crate) struct Written {
+    pub(crate) record: Vec<u8>,
     /// Number of written bytes that it contains.
-    pub(in crate::engine) taken: usize,
+    pub(crate) taken: usize,
 }
 
 impl Mark {
@@ -101,7 +101,7 @@ impl Mark {
     ///
     /// # Errors
     /// `EINVAL` if raw data has no number or is too long.
-    pub(in crate::engine) fn record(
+    pub(crate) fn record(
         self,
         written: &[u8],
         kind: u16,
@@ -137,7 +137,7 @@ impl Mark {
         Ok(Written { record, taken })
     }
 
-    pub(in crate::engine) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Text => "print",
             Self::Raw => "raw_data",
@@ -145,7 +145,7 @@ impl Mark {
     }
 
     /// The kind of mark that an event records.
-    pub(in crate::engine) fn of(events: &Events, event: EventId) -> Option<Self> {
+    pub(crate) fn of(events: &Events, event: EventId) -> Option<Self> {
         let known = events.get(event)?;
         if !events.is_special(known.system) {
             return None;
@@ -154,7 +154,7 @@ impl Mark {
     }
 
     /// Writes a record as `trace` shows it.
-    pub(in crate::engine) fn line(
+    pub(crate) fn line(
         self,
         out: &mut Vec<u8>,
         options: &line::Options,

@@ -31,19 +31,19 @@ const WRITERS: usize = 64;
 
 /// How marks are recorded at present.
 #[derive(Clone, Debug)]
-pub(in crate::engine) struct MarkRules {
+pub(crate) struct MarkRules {
     /// Kinds of the records of text and raw marks.
-    pub(in crate::engine) kinds: [u16; 2],
+    pub(crate) kinds: [u16; 2],
     /// Address of the function that writes marks in the kernel.
-    pub(in crate::engine) ip: u64,
+    pub(crate) ip: u64,
     /// The size of a page of the buffers.
-    pub(in crate::engine) page: PageSize,
+    pub(crate) page: PageSize,
     /// Which CPUs are recorded.
-    pub(in crate::engine) cpus: Vec<bool>,
+    pub(crate) cpus: Vec<bool>,
     /// Whether recording is on, apart from the switch.
-    pub(in crate::engine) on: bool,
+    pub(crate) on: bool,
     /// The switch by which triggers disable recording.
-    pub(in crate::engine) switch: Option<TracingSwitch>,
+    pub(crate) switch: Option<TracingSwitch>,
 }
 
 impl MarkRules {
@@ -55,7 +55,7 @@ impl MarkRules {
 
 /// A mark in the queue.
 #[derive(Debug)]
-pub(in crate::engine) struct Waiting {
+pub(crate) struct Waiting {
     stamp: u64,
     record: Vec<u8>,
     comm: [u8; 16],
@@ -141,12 +141,12 @@ impl Marks {
     }
 
     /// Sets how marks are recorded from now on; `None` if the owner records all.
-    pub(in crate::engine) fn publish(&self, rules: Option<MarkRules>) {
+    pub(crate) fn publish(&self, rules: Option<MarkRules>) {
         self.lock().rules = rules;
     }
 
     /// Removes and returns the marks of a CPU up to a time.
-    pub(in crate::engine) fn until(&self, cpu: u32, stamp: u64) -> VecDeque<Waiting> {
+    pub(crate) fn until(&self, cpu: u32, stamp: u64) -> VecDeque<Waiting> {
         let mut state = self.lock();
         let Some(waiting) = state.waiting.get_mut(cpu as usize) else { return VecDeque::new() };
         let index = waiting.partition_point(|mark| mark.stamp <= stamp);
@@ -158,7 +158,7 @@ impl Marks {
     }
 
     /// Puts marks back at the front.
-    pub(in crate::engine) fn put_back(&self, cpu: u32, marks: VecDeque<Waiting>) {
+    pub(crate) fn put_back(&self, cpu: u32, marks: VecDeque<Waiting>) {
         let mut state = self.lock();
         state.count += marks.len();
         state.bytes += marks.iter().map(|mark| mark.record.len()).sum::<usize>();
@@ -170,18 +170,18 @@ impl Marks {
     }
 
     /// Number of CPUs with a queue.
-    pub(in crate::engine) fn cpus(&self) -> u32 {
+    pub(crate) fn cpus(&self) -> u32 {
         self.lock().waiting.len() as u32
     }
 }
 
 impl Waiting {
-    pub(in crate::engine) fn stamp(&self) -> u64 {
+    pub(crate) fn stamp(&self) -> u64 {
         self.stamp
     }
 
     /// The record, after its writer's name was stored.
-    pub(in crate::engine) fn enter(self, tasks: &mut TaskNames) -> Vec<u8> {
+    pub(crate) fn enter(self, tasks: &mut TaskNames) -> Vec<u8> {
         let pid = self.record.get(4..8).and_then(|pid| pid.try_into().ok()).map_or(0, i32::from_ne_bytes);
         let comm = self.comm.split(|byte| *byte == 0).next().unwrap_or_default();
         tasks.record_known(pid, comm, self.group);

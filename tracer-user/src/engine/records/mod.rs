@@ -1,14 +1,14 @@
 //! Records on their way from the rings to readers: intake, marks, names of threads, stacks, text.
 
-pub(in crate::engine) mod mark;
-pub(in crate::engine) mod marks;
-pub(in crate::engine) mod names;
-pub(in crate::engine) mod objects;
+pub(crate) mod mark;
+pub(crate) mod marks;
+pub(crate) mod names;
+pub(crate) mod objects;
 mod pages;
-pub(in crate::engine) mod record_intake;
-pub(in crate::engine) mod record_stream;
-pub(in crate::engine) mod stack;
-pub(in crate::engine) mod text;
+pub(crate) mod record_intake;
+pub(crate) mod record_stream;
+pub(crate) mod stack;
+pub(crate) mod text;
 
 pub use mark::{Mark, Writer};
 pub use marks::Marks;

@@ -21,11 +21,11 @@ const RING_BYTES: u32 = 64 * 1024;
 /// The two events that change names, attached in a session with other events or in a separate session. Their record
 /// kinds are control kinds, which no event has.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct NameEvents(Vec<(Attached, NameEvent)>);
+pub(crate) struct NameEvents(Vec<(Attached, NameEvent)>);
 
 impl NameEvents {
     /// Attaches the events.
-    pub(in crate::engine) fn attach(session: &mut Session, facts: &Facts) -> Result<Self, AttachError> {
+    pub(crate) fn attach(session: &mut Session, facts: &Facts) -> Result<Self, AttachError> {
         let mut events = Vec::new();
         for name in ["task_newtask", "task_rename"] {
             let Ok(Some(text)) = facts.tracefs.format("task", name) else { continue };
@@ -51,7 +51,7 @@ impl NameEvents {
     }
 
     /// Learns a name from a record of this kind. Returns whether one of the two events made the record.
-    pub(in crate::engine) fn learn(&self, kind: u16, payload: &[u8], tasks: &mut TaskNames) -> bool {
+    pub(crate) fn learn(&self, kind: u16, payload: &[u8], tasks: &mut TaskNames) -> bool {
         let event = kind.checked_sub(control::FIRST).and_then(|index| self.0.get(usize::from(index)));
         if let Some((_, event)) = event {
             tasks.learn(*event, payload);
@@ -60,14 +60,14 @@ impl NameEvents {
     }
 
     /// The slots that hold their counts.
-    pub(in crate::engine) fn slots(&self) -> impl Iterator<Item = Slot> {
+    pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> {
         self.0.iter().filter_map(|(attachment, _)| attachment.slot())
     }
 }
 
 /// Follows names for all instances of an engine, in a separate session.
 #[derive(Debug)]
-pub(in crate::engine) struct Names {
+pub(crate) struct Names {
     _session: Session,
     drain: Drain,
     events: NameEvents,
@@ -75,7 +75,7 @@ pub(in crate::engine) struct Names {
 
 impl Names {
     /// Attaches the two events.
-    pub(in crate::engine) fn follow(factory: &SessionFactory, facts: &Facts) -> Result<Self, AttachError> {
+    pub(crate) fn follow(factory: &SessionFactory, facts: &Facts) -> Result<Self, AttachError> {
         let (mut session, rings) = factory.session(RING_BYTES, 2, Scope::Every, facts)?;
         let events = NameEvents::attach(&mut session, facts)?;
         session.switches().set_tracing(true);
@@ -83,12 +83,12 @@ impl Names {
     }
 
     /// The rings, by CPU.
-    pub(in crate::engine) fn rings(&self) -> &[CpuRing] {
+    pub(crate) fn rings(&self) -> &[CpuRing] {
         self.drain.rings()
     }
 
     /// Reads the names since the last call.
-    pub(in crate::engine) fn collect(&mut self, tasks: &mut TaskNames) {
+    pub(crate) fn collect(&mut self, tasks: &mut TaskNames) {
         let Self { drain, events, .. } = self;
         // In order of time: a thread may get its first name on one CPU and the next on another.
         drain.finish(|record| {

@@ -49,9 +49,9 @@ const TICK: u64 = 10_000_000;
 
 /// The mappings of a process, sorted by address.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Objects {
+pub(crate) struct Objects {
     /// The start time of the process, by `CLOCK_BOOTTIME`.
-    pub(in crate::engine) started: u64,
+    pub(crate) started: u64,
     all: Vec<Mapping>,
     bytes: usize,
 }
@@ -96,7 +96,7 @@ impl Shared {
 
 /// The mapped files of processes.
 #[derive(Clone, Debug, Default)]
-pub(in crate::engine) struct Maps(Arc<Shared>);
+pub(crate) struct Maps(Arc<Shared>);
 
 impl State {
     /// Drops old answers, and more if there are too many.
@@ -154,7 +154,7 @@ impl State {
 
 impl Maps {
     /// The mappings of a process, empty if it has ended or cannot be read; `None` if the caller must try again.
-    pub(in crate::engine) fn of(&self, process: u32) -> Option<Arc<Objects>> {
+    pub(crate) fn of(&self, process: u32) -> Option<Arc<Objects>> {
         let mut state = self.0.lock();
         if !state.processes.contains_key(&process) {
             state.forget();
@@ -269,7 +269,7 @@ impl Objects {
     }
 
     /// The file of the mapping at or above an address, as in `find_vma()`, and the distance from the mapping's start.
-    pub(in crate::engine) fn find(&self, address: u64) -> Option<(Vec<u8>, u64)> {
+    pub(crate) fn find(&self, address: u64) -> Option<(Vec<u8>, u64)> {
         let found = self.all.iter().find(|mapping| address < mapping.end)?;
         (!found.path.is_empty()).then(|| (found.path.clone(), address.wrapping_sub(found.start)))
     }

@@ -29,7 +29,7 @@ const NO_PRINTER: u16 = u16::MAX;
 
 /// The printers and names for the records of a recording, and the number of records taken.
 #[derive(Debug)]
-pub(in crate::engine) struct RecordStream {
+pub(crate) struct RecordStream {
     names: NameEvents,
     printers: Vec<Arc<Printer>>,
     /// Index in `printers` by kind of record.
@@ -40,7 +40,7 @@ pub(in crate::engine) struct RecordStream {
 
 impl RecordStream {
     /// A stream without events.
-    pub(in crate::engine) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             names: NameEvents::default(),
             printers: Vec::new(),
@@ -51,12 +51,12 @@ impl RecordStream {
     }
 
     /// Learns names from these events, which are attached in the session of the stream.
-    pub(in crate::engine) fn follow(&mut self, names: NameEvents) {
+    pub(crate) fn follow(&mut self, names: NameEvents) {
         self.names = names;
     }
 
     /// Shows the records of this event from now on.
-    pub(in crate::engine) fn show(&mut self, printer: &Arc<Printer>) {
+    pub(crate) fn show(&mut self, printer: &Arc<Printer>) {
         if let Some(place) = self.by_kind.get_mut(usize::from(printer.format().id)) {
             *place = self.printers.len() as u16;
             self.printers.push(Arc::clone(printer));
@@ -64,23 +64,23 @@ impl RecordStream {
     }
 
     /// The events that change names.
-    pub(in crate::engine) fn names(&self) -> &NameEvents {
+    pub(crate) fn names(&self) -> &NameEvents {
         &self.names
     }
 
     /// Also looks up the process of each thread, for `print-tgid`.
-    pub(in crate::engine) fn want_groups(&mut self) {
+    pub(crate) fn want_groups(&mut self) {
         self.wants_groups = true;
     }
 
     /// The number of records taken so far.
-    pub(in crate::engine) fn taken(&self) -> u64 {
+    pub(crate) fn taken(&self) -> u64 {
         self.taken
     }
 
     /// Passes on the records that are old enough at time `now`. `None` passes on all remaining records, once no
     /// program runs.
-    pub(in crate::engine) fn pass_on(
+    pub(crate) fn pass_on(
         &mut self,
         (drain, tasks): (&mut Drain, &mut TaskNames),
         now: Option<u64>,

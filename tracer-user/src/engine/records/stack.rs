@@ -10,7 +10,7 @@ const DEEP: usize = 8;
 const HOOKS: [&str; 4] = ["bpf_", "__bpf_", "perf_syscall_", "perf_trace_"];
 
 /// Removes the innermost functions of a stack record, up to the last one that belongs to a hook.
-pub(in crate::engine) fn without_hook(payload: &[u8], name: impl Fn(u64) -> Option<String>) -> Vec<u8> {
+pub(crate) fn without_hook(payload: &[u8], name: impl Fn(u64) -> Option<String>) -> Vec<u8> {
     let (head, addresses) = payload.split_at(ADDRESSES.min(payload.len()));
     let (addresses, _) = addresses.as_chunks();
     let addresses: Vec<u64> = addresses.iter().copied().map(u64::from_ne_bytes).collect();

@@ -24,9 +24,9 @@ use crate::{
 };
 
 /// The system of events that are not trace events: the kernel records them itself, and they cannot be enabled.
-pub(in crate::engine) const SPECIAL: &str = "ftrace";
+pub(crate) const SPECIAL: &str = "ftrace";
 /// The events of this system that record kernel stacks and user stacks.
-pub(in crate::engine) const STACKS: [&str; 2] = ["kernel_stack", "user_stack"];
+pub(crate) const STACKS: [&str; 2] = ["kernel_stack", "user_stack"];
 
 /// Number of ids for events that the kernel does not know.
 pub const IDS: usize = (DEFINED_IDS.end - DEFINED_IDS.start) as usize;
@@ -202,7 +202,7 @@ impl Events {
     ///
     /// # Errors
     /// `ENOSPC` if no number is free.
-    pub(in crate::engine) fn add_alike(&mut self, made: DefinedEvent) -> Result<EventId, CommandError> {
+    pub(crate) fn add_alike(&mut self, made: DefinedEvent) -> Result<EventId, CommandError> {
         self.check_free_number()?;
         let event = Event::new(self.system_named(&made.format.system), made.format.name.clone());
         Ok(self.join_made(event, made))
@@ -419,7 +419,7 @@ impl Events {
     }
 
     /// Reads the formats of many events, in several threads.
-    pub(in crate::engine) fn read_formats(&self, events: &[EventId], facts: &Facts) {
+    pub(crate) fn read_formats(&self, events: &[EventId], facts: &Facts) {
         let share = events.len().div_ceil(READERS).max(1);
         std::thread::scope(|scope| {
             for part in events.chunks(share) {

@@ -46,7 +46,7 @@ pub struct DynamicEvents {
 
 impl DynamicEvents {
     /// The probes of an event; `None` for an event without a definition.
-    pub(in crate::engine) fn probes_of(&self, event: EventId) -> Option<Vec<Probe>> {
+    pub(crate) fn probes_of(&self, event: EventId) -> Option<Vec<Probe>> {
         let (group, name) = self.numbers.iter().find(|(_, known)| **known == event)?.0;
         let own =
             |defined: &&Defined| defined.probe.event.group == *group && defined.probe.event.name == *name;
@@ -59,7 +59,7 @@ impl DynamicEvents {
     }
 
     /// The event probes on an event, with their numbers.
-    pub(in crate::engine) fn eprobes_on(&self, group: &str, event: &str) -> Vec<(EventId, Probe)> {
+    pub(crate) fn eprobes_on(&self, group: &str, event: &str) -> Vec<(EventId, Probe)> {
         let probes = self.set.probes().iter().map(|defined| &defined.probe);
         let on = probes.filter(|probe| match &probe.event.target {
             Target::Event { system, name, .. } => system == group && name == event,
@@ -69,42 +69,42 @@ impl DynamicEvents {
     }
 
     /// Numbers of all dynamic events.
-    pub(in crate::engine) fn numbers(&self) -> impl Iterator<Item = EventId> {
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = EventId> {
         self.numbers.values().copied()
     }
 
     /// The event of a probe.
-    pub(in crate::engine) fn number(&self, probe: &Probe) -> Option<EventId> {
+    pub(crate) fn number(&self, probe: &Probe) -> Option<EventId> {
         self.numbers.get(&(probe.event.group.clone(), probe.event.name.clone())).copied()
     }
 
     /// All probes, in the order of the listing.
-    pub(in crate::engine) fn probes(&self) -> &[Defined] {
+    pub(crate) fn probes(&self) -> &[Defined] {
         self.set.probes()
     }
 
     /// Hits and misses of the probes.
-    pub(in crate::engine) fn profile(&self) -> &Profile {
+    pub(crate) fn profile(&self) -> &Profile {
         &self.profile
     }
 
     /// The content of `kprobe_profile` or `uprobe_profile`: hits and misses of each probe.
-    pub(in crate::engine) fn profile_text(&self, kind: Kind, counts: ProbeCounts<'_>) -> Vec<u8> {
+    pub(crate) fn profile_text(&self, kind: Kind, counts: ProbeCounts<'_>) -> Vec<u8> {
         let probes = self.set.probes().iter().map(|defined| &defined.probe);
         self.profile.text(probes.filter_map(|probe| Some((self.number(probe)?, probe))), kind, counts)
     }
 
-    pub(in crate::engine) fn profile_mut(&mut self) -> &mut Profile {
+    pub(crate) fn profile_mut(&mut self) -> &mut Profile {
         &mut self.profile
     }
 
     /// Lines of a file, each with its serial number among all dynamic events.
-    pub(in crate::engine) fn lines(&self, file: File) -> impl Iterator<Item = (u64, Vec<u8>)> {
+    pub(crate) fn lines(&self, file: File) -> impl Iterator<Item = (u64, Vec<u8>)> {
         self.set.lines(file)
     }
 
     /// Lines that define all probes again, each with its serial number and the identity of the probe's file.
-    pub(in crate::engine) fn saved_lines(&self) -> impl Iterator<Item = (u64, Vec<u8>, Option<Identity>)> {
+    pub(crate) fn saved_lines(&self) -> impl Iterator<Item = (u64, Vec<u8>, Option<Identity>)> {
         self.set.probes().iter().map(|defined| {
             let file = defined.probe.file.as_ref().and_then(|file| file.opened.as_ref());
             (defined.serial, defined.probe.event.read_back(), file.map(|file| file.identity()))
@@ -112,12 +112,12 @@ impl DynamicEvents {
     }
 
     /// The serial number of the first probe that a deletion selects.
-    pub(in crate::engine) fn first_named(&self, line: &Line<'_>) -> Option<u64> {
+    pub(crate) fn first_named(&self, line: &Line<'_>) -> Option<u64> {
         self.set.first_named(line, File::Dynamic)
     }
 
     /// Drops the known locations of functions, after modules were loaded or unloaded.
-    pub(in crate::engine) fn forget_sites(&mut self) {
+    pub(crate) fn forget_sites(&mut self) {
         self.sites = Arc::default();
     }
 
@@ -152,7 +152,7 @@ impl DynamicEvents {
 
 /// Checks lines that define or delete probes.
 #[derive(Debug)]
-pub(in crate::engine) struct LinePlanner {
+pub(crate) struct LinePlanner {
     set: Arc<Set>,
     sites: Arc<OnceLock<Option<Sites>>>,
     events: Arc<Events>,
@@ -164,22 +164,12 @@ impl LinePlanner {
     ///
     /// # Errors
     /// The kernel's error for that line.
-    pub(in crate::engine) fn plan(
-        &self,
-        line: &Line<'_>,
-        file: File,
-        files: &Files,
-    ) -> Result<Planned, Refusal> {
+    pub(crate) fn plan(&self, line: &Line<'_>, file: File, files: &Files) -> Result<Planned, Refusal> {
         self.set.plan(line, file, &self.machine(files))
     }
 
     /// A suggestion for a refused line, for the command line.
-    pub(in crate::engine) fn hint(
-        &self,
-        line: &Line<'_>,
-        refusal: &Refusal,
-        files: &Files,
-    ) -> Option<String> {
+    pub(crate) fn hint(&self, line: &Line<'_>, refusal: &Refusal, files: &Files) -> Option<String> {
         probes::hint(line, refusal, &self.machine(files), &self.facts)
     }
 

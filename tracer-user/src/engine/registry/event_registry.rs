@@ -50,14 +50,14 @@ impl EventRegistry {
     ///
     /// # Errors
     /// Their list cannot be read.
-    pub(in crate::engine) fn read(facts: &Facts) -> Result<Self, Error> {
+    pub(crate) fn read(facts: &Facts) -> Result<Self, Error> {
         // First, so that no change is missed.
         let modules = modules::Changes::watch();
         Ok(Self { modules, ..Self::of(Events::read(facts)?) })
     }
 
     /// No events.
-    pub(in crate::engine) fn empty() -> Self {
+    pub(crate) fn empty() -> Self {
         Self::of(Events::of([]))
     }
 
@@ -74,7 +74,7 @@ impl EventRegistry {
 
     /// Marks all numbers of events as used.
     #[cfg(test)]
-    pub(in crate::engine) fn use_up_numbers(&mut self) {
+    pub(crate) fn use_up_numbers(&mut self) {
         self.table.use_up_numbers();
     }
 
@@ -84,7 +84,7 @@ impl EventRegistry {
     }
 
     /// Whether an event belongs to the system that cannot be enabled, such as the events of marks and stacks.
-    pub(in crate::engine) fn is_special(&self, event: EventId) -> bool {
+    pub(crate) fn is_special(&self, event: EventId) -> bool {
         self.events().get(event).is_some_and(|known| self.events().is_special(known.system))
     }
 
@@ -94,7 +94,7 @@ impl EventRegistry {
     }
 
     /// Events of probes, to record what was counted.
-    pub(in crate::engine) fn dynamic_mut(&mut self) -> &mut DynamicEvents {
+    pub(crate) fn dynamic_mut(&mut self) -> &mut DynamicEvents {
         &mut self.dynamic
     }
 
@@ -104,7 +104,7 @@ impl EventRegistry {
     }
 
     /// Synthetic events, to mark their uses.
-    pub(in crate::engine) fn synthetic_mut(&mut self) -> &mut SyntheticEvents {
+    pub(crate) fn synthetic_mut(&mut self) -> &mut SyntheticEvents {
         &mut self.synthetic
     }
 
@@ -119,7 +119,7 @@ impl EventRegistry {
     }
 
     /// Whether modules were loaded or unloaded since the last call.
-    pub(in crate::engine) fn modules_changed(&self) -> bool {
+    pub(crate) fn modules_changed(&self) -> bool {
         self.modules.as_ref().is_some_and(modules::Changes::pending)
     }
 
@@ -127,57 +127,52 @@ impl EventRegistry {
     ///
     /// # Errors
     /// `EEXIST` for an existing name.
-    pub(in crate::engine) fn add(&mut self, made: DefinedEvent) -> Result<EventId, CommandError> {
+    pub(crate) fn add(&mut self, made: DefinedEvent) -> Result<EventId, CommandError> {
         self.table.add(made)
     }
 
     /// Removes an event.
-    pub(in crate::engine) fn remove(&mut self, event: EventId, changes: &mut EventChanges) {
+    pub(crate) fn remove(&mut self, event: EventId, changes: &mut EventChanges) {
         self.table.remove(event, changes);
     }
 
     /// Holds the charge of a definition until no record of its event is left.
-    pub(in crate::engine) fn keep_charge(&mut self, event: EventId, charge: Charge) {
+    pub(crate) fn keep_charge(&mut self, event: EventId, charge: Charge) {
         self.table.keep_charge(event, charge);
     }
 
     /// Keeps the id of a removed event that these instances recorded.
-    pub(in crate::engine) fn keep_deleted(&mut self, id: u16, recorded_in: Vec<InstanceId>, since: u64) {
+    pub(crate) fn keep_deleted(&mut self, id: u16, recorded_in: Vec<InstanceId>, since: u64) {
         self.table.keep(id, recorded_in, since);
     }
 
     /// Releases the id and the charges of a removed event.
-    pub(in crate::engine) fn release_deleted(&mut self, id: u16) {
+    pub(crate) fn release_deleted(&mut self, id: u16) {
         self.table.release(id);
     }
 
     /// Keeps the definition of a removed event, so that it can be revived. `number` is the number in its name.
-    pub(in crate::engine) fn keep_definition(
-        &mut self,
-        id: u16,
-        definition: EventDefinition,
-        number: Option<u64>,
-    ) {
+    pub(crate) fn keep_definition(&mut self, id: u16, definition: EventDefinition, number: Option<u64>) {
         self.table.keep_definition(id, definition, number);
     }
 
     /// Frees the id of a removed event with this definition. The caller adds an event with the id.
-    pub(in crate::engine) fn revive(&mut self, definition: &EventDefinition) -> Option<RevivedEvent> {
+    pub(crate) fn revive(&mut self, definition: &EventDefinition) -> Option<RevivedEvent> {
         self.table.revive(definition)
     }
 
     /// Removed events whose ids are kept, by id.
-    pub(in crate::engine) fn deleted(&self) -> impl Iterator<Item = (u16, &DeletedEvent)> {
+    pub(crate) fn deleted(&self) -> impl Iterator<Item = (u16, &DeletedEvent)> {
         self.table.deleted()
     }
 
     /// Counts a dynamic event. Returns its serial number among all of them.
-    pub(in crate::engine) fn count_definition(&mut self) -> u64 {
+    pub(crate) fn count_definition(&mut self) -> u64 {
         self.table.count_definition()
     }
 
     /// The state that is needed to check a line of probes in another thread.
-    pub(in crate::engine) fn planner(&self, facts: &Arc<Facts>) -> LinePlanner {
+    pub(crate) fn planner(&self, facts: &Arc<Facts>) -> LinePlanner {
         self.dynamic.planner(self.table.events(), facts)
     }
 
@@ -185,7 +180,7 @@ impl EventRegistry {
     ///
     /// # Errors
     /// The kernel's error for that line; `ENOMEM` if the client has reached its limit of definitions.
-    pub(in crate::engine) fn apply_probes(
+    pub(crate) fn apply_probes(
         &mut self,
         planned: Result<Planned, Refusal>,
         line: (File, &Line<'_>),
@@ -199,7 +194,7 @@ impl EventRegistry {
     ///
     /// # Errors
     /// `EBUSY` if one is in use; then none is deleted.
-    pub(in crate::engine) fn clear_probes(
+    pub(crate) fn clear_probes(
         &mut self,
         file: File,
         changes: &mut EventChanges,
@@ -211,7 +206,7 @@ impl EventRegistry {
     ///
     /// # Errors
     /// The kernel's error for that line; `ENOMEM` if the client has reached its limit of definitions.
-    pub(in crate::engine) fn apply_synthetic(
+    pub(crate) fn apply_synthetic(
         &mut self,
         line: (synth::File, &Line<'_>),
         owner: DefinitionOwner<'_>,
@@ -225,7 +220,7 @@ impl EventRegistry {
     ///
     /// # Errors
     /// `EBUSY` if it is in use.
-    pub(in crate::engine) fn delete_synthetic(
+    pub(crate) fn delete_synthetic(
         &mut self,
         name: &str,
         changes: &mut EventChanges,
@@ -237,10 +232,7 @@ impl EventRegistry {
     ///
     /// # Errors
     /// `EBUSY` if one is in use; if a histogram produces one, none is deleted.
-    pub(in crate::engine) fn clear_synthetic(
-        &mut self,
-        changes: &mut EventChanges,
-    ) -> Result<(), CommandError> {
+    pub(crate) fn clear_synthetic(&mut self, changes: &mut EventChanges) -> Result<(), CommandError> {
         if self.synthetic.is_referenced() {
             return Err(ErrorKind::Busy.into());
         }
@@ -251,7 +243,7 @@ impl EventRegistry {
     ///
     /// # Errors
     /// `ENODEV` for a deleted event, `EINVAL` for values that do not match its fields.
-    pub(in crate::engine) fn synthetic_record(
+    pub(crate) fn synthetic_record(
         &self,
         event: EventId,
         values: &[Value<'_>],
@@ -265,10 +257,7 @@ impl EventRegistry {
     ///
     /// # Errors
     /// `EBUSY` if one is in use.
-    pub(in crate::engine) fn clear_definitions(
-        &mut self,
-        changes: &mut EventChanges,
-    ) -> Result<(), CommandError> {
+    pub(crate) fn clear_definitions(&mut self, changes: &mut EventChanges) -> Result<(), CommandError> {
         let probes = self.dynamic.probes().iter();
         let mut all: Vec<(u64, Option<String>)> = probes.map(|defined| (defined.serial, None)).collect();
         all.extend(self.synthetic.serials().map(|(serial, name)| (serial, Some(name.to_owned()))));
@@ -283,7 +272,7 @@ impl EventRegistry {
     }
 
     /// Whether emptying `dynamic_events` is refused as a whole.
-    pub(in crate::engine) fn is_any_definition_busy(&self) -> bool {
+    pub(crate) fn is_any_definition_busy(&self) -> bool {
         self.dynamic.probes().iter().any(|defined| defined.busy) || self.synthetic.is_referenced()
     }
 
@@ -295,7 +284,7 @@ impl EventRegistry {
     /// an event whose name exists, `EBUSY` for events in use, `ENOMEM` if the client has reached its limit of definitions,
     /// and the error of opening the file. `files` are those of
     /// [`program_files`](super::program_files).
-    pub(in crate::engine) fn apply_programs(
+    pub(crate) fn apply_programs(
         &mut self,
         written: Option<(&[u8], &Files, DefinitionOwner<'_>)>,
         facts: &Facts,
@@ -316,7 +305,7 @@ impl EventRegistry {
     ///
     /// # Errors
     /// `EEXIST` for a name that is taken.
-    pub(in crate::engine) fn add_known(&mut self, system: &str, name: &str) -> Result<EventId, CommandError> {
+    pub(crate) fn add_known(&mut self, system: &str, name: &str) -> Result<EventId, CommandError> {
         self.table.add_known(system, name)
     }
 
@@ -324,7 +313,7 @@ impl EventRegistry {
     ///
     /// # Errors
     /// When the program cannot be read or has no events, or ids are used up.
-    pub(in crate::engine) fn add_program(
+    pub(crate) fn add_program(
         &mut self,
         path: &[u8],
         facts: &Facts,
@@ -333,12 +322,12 @@ impl EventRegistry {
     }
 
     /// Takes a reference to an event, which prevents its removal.
-    pub(in crate::engine) fn hold(&mut self, event: EventId) {
+    pub(crate) fn hold(&mut self, event: EventId) {
         *self.held.entry(event).or_default() += 1;
     }
 
     /// Releases a reference. Returns whether it was the last one.
-    pub(in crate::engine) fn release(&mut self, event: EventId) -> bool {
+    pub(crate) fn release(&mut self, event: EventId) -> bool {
         let Some(times) = self.held.get_mut(&event) else { return false };
         *times -= 1;
         let last = *times == 0;
@@ -349,12 +338,12 @@ impl EventRegistry {
     }
 
     /// Whether there are references to an event.
-    pub(in crate::engine) fn is_held(&self, event: EventId) -> bool {
+    pub(crate) fn is_held(&self, event: EventId) -> bool {
         self.held.contains_key(&event)
     }
 
     /// Marks the definitions in use: their events are enabled, held, or targets of event probes.
-    pub(in crate::engine) fn mark_busy(&mut self, is_enabled: impl Fn(EventId) -> bool) {
+    pub(crate) fn mark_busy(&mut self, is_enabled: impl Fn(EventId) -> bool) {
         let held = &self.held;
         let is_busy = |event| held.contains_key(&event) || is_enabled(event);
         self.dynamic.mark_busy(is_busy);
@@ -364,7 +353,7 @@ impl EventRegistry {
 
     /// Compares the kernel's events with `available_events`, which changes with modules. Removes events that no
     /// longer exist, and adds new ones.
-    pub(in crate::engine) fn sync_with(&mut self, available: &str, changes: &mut EventChanges) {
+    pub(crate) fn sync_with(&mut self, available: &str, changes: &mut EventChanges) {
         let listed = Catalogue::parse(available);
         let there: HashSet<(&str, &str)> = listed.iter().collect();
         let gone: Vec<EventId> = self

@@ -1,14 +1,14 @@
 //! The events: the static ones of the kernel, and those of definitions, programs and clients.
 
-pub(in crate::engine) mod catalogue;
+pub(crate) mod catalogue;
 mod defined_ids;
-pub(in crate::engine) mod dynamic;
-pub(in crate::engine) mod event_registry;
-pub(in crate::engine) mod profile;
-pub(in crate::engine) mod program_events;
-pub(in crate::engine) mod published;
-pub(in crate::engine) mod synthetic;
-pub(in crate::engine) mod table;
+pub(crate) mod dynamic;
+pub(crate) mod event_registry;
+pub(crate) mod profile;
+pub(crate) mod program_events;
+pub(crate) mod published;
+pub(crate) mod synthetic;
+pub(crate) mod table;
 
 pub use catalogue::{Events, IDS as EVENT_IDS};
 pub use dynamic::DynamicEvents;

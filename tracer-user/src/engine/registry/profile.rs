@@ -14,14 +14,14 @@ use crate::{
 };
 
 /// Hits and misses.
-pub(in crate::engine) type Count = (u64, u64);
+pub(crate) type Count = (u64, u64);
 
 /// The counts of an event's probes in an instance; `None` if they are not attached.
-pub(in crate::engine) type ProbeCounts<'a> = &'a dyn Fn(InstanceId, EventId) -> Option<Vec<Count>>;
+pub(crate) type ProbeCounts<'a> = &'a dyn Fn(InstanceId, EventId) -> Option<Vec<Count>>;
 
 /// The counts of all probes.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Profile {
+pub(crate) struct Profile {
     /// By event and index among its probes: the counts of instances that no longer count.
     past: HashMap<(EventId, usize), Count>,
     /// By event: the instance that counts, and its counts at the start.
@@ -30,17 +30,17 @@ pub(in crate::engine) struct Profile {
 
 impl Profile {
     /// Starts counting for an event that an instance has enabled.
-    pub(in crate::engine) fn begin(&mut self, event: EventId, instance: InstanceId) {
+    pub(crate) fn begin(&mut self, event: EventId, instance: InstanceId) {
         self.counting.entry(event).or_insert((instance, Vec::new()));
     }
 
     /// Whether an instance counts for an event.
-    pub(in crate::engine) fn is_counting(&self, event: EventId, instance: InstanceId) -> bool {
+    pub(crate) fn is_counting(&self, event: EventId, instance: InstanceId) -> bool {
         self.counting.get(&event).is_some_and(|(counting, _)| *counting == instance)
     }
 
     /// Forgets an event.
-    pub(in crate::engine) fn forget(&mut self, event: EventId) {
+    pub(crate) fn forget(&mut self, event: EventId) {
         self.counting.remove(&event);
         self.past.retain(|(known, _), _| *known != event);
     }
@@ -57,7 +57,7 @@ impl Profile {
     }
 
     /// Stores the counts of the counting instance, which is about to disable the event. `next` counts from now on.
-    pub(in crate::engine) fn switch_counter(
+    pub(crate) fn switch_counter(
         &mut self,
         event: EventId,
         next: Option<InstanceId>,

@@ -42,7 +42,7 @@ struct Program {
 
 impl ProgramEvents {
     /// The attach plan of a program's event; `None` for other events.
-    pub(in crate::engine) fn chosen(&self, event: EventId, format: &Format) -> Option<AttachPlan> {
+    pub(crate) fn chosen(&self, event: EventId, format: &Format) -> Option<AttachPlan> {
         let mut events = self.all.iter().flat_map(|program| &program.events);
         let (_, place) = events.find(|(known, _)| *known == event)?;
         Some(programs::chosen(format, place))
@@ -54,7 +54,7 @@ impl ProgramEvents {
     }
 
     /// Paths that restore the programs, with the identities of their files.
-    pub(in crate::engine) fn saved(&self) -> impl Iterator<Item = (&[u8], Identity)> {
+    pub(crate) fn saved(&self) -> impl Iterator<Item = (&[u8], Identity)> {
         self.all.iter().map(|program| (&program.path[..], program.file.identity()))
     }
 }

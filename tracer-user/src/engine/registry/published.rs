@@ -20,7 +20,7 @@ use crate::{
 
 /// The published events.
 #[derive(Debug)]
-pub(in crate::engine) struct PublishedEvents {
+pub(crate) struct PublishedEvents {
     /// The path of the directory, which is removed at the end. Everything else uses `opened`.
     dir: PathBuf,
     opened: PinDir,
@@ -42,7 +42,7 @@ impl PublishedEvents {
     ///
     /// # Errors
     /// The directory cannot be created or read, or is not on a BPF file system.
-    pub(in crate::engine) fn take_over(dir: &Path) -> std::io::Result<Self> {
+    pub(crate) fn take_over(dir: &Path) -> std::io::Result<Self> {
         let opened = PinDir::make(dir)?;
         let pins = opened.path();
         let mut events = HashMap::new();
@@ -60,14 +60,14 @@ impl PublishedEvents {
     }
 
     /// Names of the events whose maps are outdated.
-    pub(in crate::engine) fn stale(&self, synthetic: &SyntheticEvents) -> Vec<String> {
+    pub(crate) fn stale(&self, synthetic: &SyntheticEvents) -> Vec<String> {
         let state = |name: &str| synthetic.number(name).map(|number| (number, synthetic.generation(number)));
         let published = |name: &str| self.events.get(name).and_then(|event| event.state);
         synthetic.names().into_iter().filter(|name| published(name) != state(name)).collect()
     }
 
     /// Creates the maps of an event, if it has none.
-    pub(in crate::engine) fn open(&mut self, name: &str) -> Result<(), CommandError> {
+    pub(crate) fn open(&mut self, name: &str) -> Result<(), CommandError> {
         if !self.events.contains_key(name) {
             let pinned = Pinned::open(&self.opened.path(), name)?;
             self.events.insert(name.to_owned(), PublishedEvent { pinned, state: None });
@@ -76,7 +76,7 @@ impl PublishedEvents {
     }
 
     /// Writes the emissions of an event, one per kind of program, into its maps. `None` disables the event there.
-    pub(in crate::engine) fn update(
+    pub(crate) fn update(
         &mut self,
         synthetic: &SyntheticEvents,
         name: &str,
@@ -95,7 +95,7 @@ impl PublishedEvents {
 
     /// Disables the maps of deleted events. The maps stay, because programs that have them also use the next event of
     /// that name.
-    pub(in crate::engine) fn disable_deleted(&mut self, synthetic: &SyntheticEvents) {
+    pub(crate) fn disable_deleted(&mut self, synthetic: &SyntheticEvents) {
         for (name, event) in &mut self.events {
             if event.state.is_some() && synthetic.number(name).is_none() {
                 event.state = None;

@@ -58,17 +58,17 @@ impl SyntheticEvents {
     }
 
     /// Names of all events.
-    pub(in crate::engine) fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         self.set.events().iter().map(|defined| defined.event.name.clone()).collect()
     }
 
     /// Whether there are no synthetic events.
-    pub(in crate::engine) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.set.events().is_empty()
     }
 
     /// Lines of `dynamic_events`, each with its serial number among all dynamic events.
-    pub(in crate::engine) fn lines(&self) -> impl Iterator<Item = (u64, Vec<u8>)> {
+    pub(crate) fn lines(&self) -> impl Iterator<Item = (u64, Vec<u8>)> {
         self.set.lines(File::Dynamic)
     }
 
@@ -78,12 +78,12 @@ impl SyntheticEvents {
     }
 
     /// Whether a histogram produces any of them.
-    pub(in crate::engine) fn is_referenced(&self) -> bool {
+    pub(crate) fn is_referenced(&self) -> bool {
         self.set.is_held()
     }
 
     /// The event that a deletion in `dynamic_events` selects, and its serial number among all dynamic events.
-    pub(in crate::engine) fn named(&self, group: Option<&[u8]>, name: &[u8]) -> Option<(String, u64)> {
+    pub(crate) fn named(&self, group: Option<&[u8]>, name: &[u8]) -> Option<(String, u64)> {
         let name = latin1(name);
         let own = group.is_none_or(|group| group == SYSTEM.as_bytes());
         let is_selected = |defined: &&Defined| own && defined.event.name == name;
@@ -92,7 +92,7 @@ impl SyntheticEvents {
     }
 
     /// Marks the events that histograms use.
-    pub(in crate::engine) fn mark_referenced(&mut self, is_referenced: impl Fn(&str) -> bool) {
+    pub(crate) fn mark_referenced(&mut self, is_referenced: impl Fn(&str) -> bool) {
         for name in self.names() {
             let referenced = is_referenced(&name);
             self.set.set_referenced(&name, referenced);
@@ -107,7 +107,7 @@ impl SyntheticEvents {
     }
 
     /// Counts a change of an event's programs.
-    pub(in crate::engine) fn count_change(&mut self, event: EventId) {
+    pub(crate) fn count_change(&mut self, event: EventId) {
         *self.generations.entry(event).or_default() += 1;
     }
 

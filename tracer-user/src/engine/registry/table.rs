@@ -19,11 +19,11 @@ use crate::{
 
 /// The client that is charged for definitions.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct DefinitionOwner<'a> {
+pub(crate) struct DefinitionOwner<'a> {
     /// The quotas of all clients.
-    pub(in crate::engine) quotas: &'a Quotas,
+    pub(crate) quotas: &'a Quotas,
     /// Its payer.
-    pub(in crate::engine) payer: u32,
+    pub(crate) payer: u32,
 }
 
 impl DefinitionOwner<'_> {
@@ -31,27 +31,27 @@ impl DefinitionOwner<'_> {
     ///
     /// # Errors
     /// `ENOMEM` if the payer has reached its limit.
-    pub(in crate::engine) fn charge(&self, bytes: usize) -> Result<Charge, CommandError> {
+    pub(crate) fn charge(&self, bytes: usize) -> Result<Charge, CommandError> {
         self.quotas.charge(self.payer, Kind::DefinitionBytes, bytes).map_err(|_| ErrorKind::NoMemory.into())
     }
 }
 
 /// A removed event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) struct RemovedEvent {
+pub(crate) struct RemovedEvent {
     /// Its number.
-    pub(in crate::engine) event: EventId,
+    pub(crate) event: EventId,
     /// Its id, if the kernel does not know it. The id is taken until [`EventTable::release`].
-    pub(in crate::engine) id: Option<u16>,
+    pub(crate) id: Option<u16>,
 }
 
 /// A deleted event that may have records.
 #[derive(Debug)]
-pub(in crate::engine) struct DeletedEvent {
+pub(crate) struct DeletedEvent {
     /// The instances that recorded it.
-    pub(in crate::engine) recorded_in: Vec<InstanceId>,
+    pub(crate) recorded_in: Vec<InstanceId>,
     /// The time of its deletion (`CLOCK_MONOTONIC`).
-    pub(in crate::engine) since: u64,
+    pub(crate) since: u64,
     /// The charges of its definitions.
     charges: Vec<Charge>,
     /// An event with the same definition gets its id.
@@ -60,33 +60,33 @@ pub(in crate::engine) struct DeletedEvent {
 
 /// The definition of a deleted event, by which it is revived.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(in crate::engine) struct EventDefinition {
+pub(crate) struct EventDefinition {
     /// The payer of the deleted event.
-    pub(in crate::engine) payer: u32,
+    pub(crate) payer: u32,
     /// Its name.
-    pub(in crate::engine) name: String,
+    pub(crate) name: String,
     /// Its fields.
-    pub(in crate::engine) fields: String,
+    pub(crate) fields: String,
     /// Whether other events may have its name.
-    pub(in crate::engine) is_multi: bool,
+    pub(crate) is_multi: bool,
 }
 
 /// A deleted event that is defined again.
 #[derive(Debug)]
-pub(in crate::engine) struct RevivedEvent {
+pub(crate) struct RevivedEvent {
     /// Its id.
-    pub(in crate::engine) id: u16,
+    pub(crate) id: u16,
     /// The number in its name.
-    pub(in crate::engine) number: Option<u64>,
+    pub(crate) number: Option<u64>,
     /// The instances that may have records of it.
-    pub(in crate::engine) recorded_in: Vec<InstanceId>,
+    pub(crate) recorded_in: Vec<InstanceId>,
     /// The charges of its definition.
     charges: Vec<Charge>,
 }
 
 impl RevivedEvent {
     /// Takes a charge of this kind.
-    pub(in crate::engine) fn take_charge(&mut self, kind: Kind) -> Option<Charge> {
+    pub(crate) fn take_charge(&mut self, kind: Kind) -> Option<Charge> {
         let place = self.charges.iter().position(|charge| charge.kind() == kind)?;
         Some(self.charges.swap_remove(place))
     }
@@ -94,16 +94,16 @@ impl RevivedEvent {
 
 /// The consequences of a change of definitions for instances.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(in crate::engine) struct EventChanges {
+pub(crate) struct EventChanges {
     /// Removed events.
-    pub(in crate::engine) removed: Vec<RemovedEvent>,
+    pub(crate) removed: Vec<RemovedEvent>,
     /// Events whose probes changed.
-    pub(in crate::engine) redefined: Vec<EventId>,
+    pub(crate) redefined: Vec<EventId>,
 }
 
 /// The events, and the charges of their definitions.
 #[derive(Debug)]
-pub(in crate::engine) struct EventTable {
+pub(crate) struct EventTable {
     events: Arc<Events>,
     /// Charges for the definitions of dynamic, synthetic and user events.
     charges: HashMap<EventId, Vec<Charge>>,
@@ -127,7 +127,7 @@ impl EventTable {
     }
 
     /// The catalogue.
-    pub(in crate::engine) fn events(&self) -> &Arc<Events> {
+    pub(crate) fn events(&self) -> &Arc<Events> {
         &self.events
     }
 

@@ -13,7 +13,7 @@ mod page;
 mod record;
 mod register;
 mod spaces;
-pub(in crate::engine) mod user_events;
+pub(crate) mod user_events;
 
 use std::{
     fmt::Write as _,
@@ -219,19 +219,19 @@ pub fn delete(engine: &mut Engine, name: &[u8], payer: u32, capable: bool) -> Re
 }
 
 /// Processes the births and ends of processes up to now. Their updates wait for the next [`Engine::user_news`].
-pub(in crate::engine) fn learn(engine: &mut Engine) {
+pub(crate) fn learn(engine: &mut Engine) {
     engine.user.news = updates_within(engine, SLICE_OF_REQUEST);
 }
 
 /// Defines a user event by a line of `dynamic_events`.
-pub(in crate::engine) fn define(engine: &mut Engine, line: &[u8]) -> Result<(), CommandError> {
+pub(crate) fn define(engine: &mut Engine, line: &[u8]) -> Result<(), CommandError> {
     let text = line.strip_prefix(PREFIX).ok_or(ErrorKind::Invalid)?;
     find_lasting(engine, ctype::trim_start(text))
 }
 
 /// Defines a saved user event by the text of [`Event::read_back`]. Names may have blanks and `#`, at which a line of
 /// `dynamic_events` would be cut.
-pub(in crate::engine) fn restore(engine: &mut Engine, text: &[u8]) -> Result<(), CommandError> {
+pub(crate) fn restore(engine: &mut Engine, text: &[u8]) -> Result<(), CommandError> {
     find_lasting(engine, text.strip_prefix(PREFIX).ok_or(ErrorKind::Invalid)?)
 }
 
@@ -244,7 +244,7 @@ fn find_lasting(engine: &mut Engine, command: &[u8]) -> Result<(), CommandError>
 ///
 /// # Errors
 /// `EBUSY` for an event with holders. Events before it are deleted.
-pub(in crate::engine) fn delete_line(engine: &mut Engine, line: &Line<'_>) -> Result<usize, CommandError> {
+pub(crate) fn delete_line(engine: &mut Engine, line: &Line<'_>) -> Result<usize, CommandError> {
     let head = line.word(0);
     let names = match head {
         [b'-', b':', names @ ..] => names,
@@ -280,14 +280,14 @@ pub(in crate::engine) fn delete_line(engine: &mut Engine, line: &Line<'_>) -> Re
 
 /// Deletes all user events without holders, when `dynamic_events` is emptied. The caller checks [`is_any_busy`]
 /// first, and fails with `EBUSY`.
-pub(in crate::engine) fn clear(engine: &mut Engine) {
+pub(crate) fn clear(engine: &mut Engine) {
     for event in engine.user.known.keys().copied().collect::<Vec<_>>() {
         remove(engine, event);
     }
 }
 
 /// Whether any user event has a holder.
-pub(in crate::engine) fn is_any_busy(engine: &mut Engine) -> bool {
+pub(crate) fn is_any_busy(engine: &mut Engine) -> bool {
     learn(engine);
     engine.user.known.keys().any(|event| engine.user.is_busy(*event, engine.is_busy(*event)))
 }

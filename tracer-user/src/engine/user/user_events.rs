@@ -160,19 +160,19 @@ pub struct UserEvents {
     /// The instances at the last update of programs: their numbers and change counts.
     pub(super) reported: Vec<(InstanceId, u64)>,
     /// The earliest time of the next release of ids (`CLOCK_MONOTONIC`).
-    pub(in crate::engine) next_release: u64,
+    pub(crate) next_release: u64,
     /// Whether the ring of tasks is new and not watched yet.
-    pub(in crate::engine) new_ring: bool,
+    pub(crate) new_ring: bool,
 }
 
 impl UserEvents {
     /// Whether an event is a user event.
-    pub(in crate::engine) fn has(&self, event: EventId) -> bool {
+    pub(crate) fn has(&self, event: EventId) -> bool {
         self.known.contains_key(&event)
     }
 
     /// Whether an event survives the daemon.
-    pub(in crate::engine) fn is_saved(&self, event: EventId) -> bool {
+    pub(crate) fn is_saved(&self, event: EventId) -> bool {
         self.known.get(&event).is_some_and(Known::is_saved)
     }
 
@@ -208,17 +208,17 @@ impl UserEvents {
     }
 
     /// Marks an event that may have lost its last holder.
-    pub(in crate::engine) fn mark_unheld(&mut self, event: EventId) {
+    pub(crate) fn mark_unheld(&mut self, event: EventId) {
         self.unheld.push(event);
     }
 
     /// Whether there are no user events.
-    pub(in crate::engine) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 
     /// Lines of `dynamic_events` with their serial numbers, of all events or of those that survive the daemon.
-    pub(in crate::engine) fn lines(&self, lasting: bool) -> impl Iterator<Item = (u64, Vec<u8>)> {
+    pub(crate) fn lines(&self, lasting: bool) -> impl Iterator<Item = (u64, Vec<u8>)> {
         let meant = self.known.values().filter(move |known| known.is_saved() || !lasting);
         meant.map(|known| (known.serial, known.event.read_back().into_bytes()))
     }
@@ -263,7 +263,7 @@ impl UserEvents {
     }
 
     /// The ring that becomes readable when processes with registrations change.
-    pub(in crate::engine) fn ring(&self) -> Option<&crate::sys::bpf::ring::RingMemory> {
+    pub(crate) fn ring(&self) -> Option<&crate::sys::bpf::ring::RingMemory> {
         self.spaces.followed().map(Tasks::ring)
     }
 

@@ -121,17 +121,17 @@ impl Arg {
 }
 
 /// The common fields, with which every record starts.
-pub(in crate::event) fn common_fields() -> Vec<Field> {
+pub(crate) fn common_fields() -> Vec<Field> {
     COMMON.iter().map(|(ty, name, offset, size, signed)| field(ty, name, *offset, *size, *signed)).collect()
 }
 
 /// The text of the `format` file of an event that is defined at run time.
-pub(in crate::event) fn format_text(format: &Format) -> String {
+pub(crate) fn format_text(format: &Format) -> String {
     format_text_with(format, false)
 }
 
 /// Like [`format_text`]; `lengths` shows the lengths of arrays.
-pub(in crate::event) fn format_text_with(format: &Format, lengths: bool) -> String {
+pub(crate) fn format_text_with(format: &Format, lengths: bool) -> String {
     let mut text = format!("name: {}\nID: {}\nformat:\n", format.name, format.id);
     for field in &format.common {
         show(&mut text, field, lengths);
@@ -145,7 +145,7 @@ pub(in crate::event) fn format_text_with(format: &Format, lengths: bool) -> Stri
 }
 
 /// A field of an event that is defined at run time.
-pub(in crate::event) fn field(ty: &str, name: &str, offset: usize, size: usize, signed: bool) -> Field {
+pub(crate) fn field(ty: &str, name: &str, offset: usize, size: usize, signed: bool) -> Field {
     let array = ty.split_once('[').and_then(|(_, length)| length.strip_suffix(']')?.parse().ok());
     Field { name: name.to_owned(), ty: ty.to_owned(), offset, size, signed, array, class: FieldClass::of(ty) }
 }

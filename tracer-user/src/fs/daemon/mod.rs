@@ -3,8 +3,8 @@
 //! The main loop waits for signals, full rings, changes of modules and timers. While no read or poll waits, no timer
 //! collects records: they stay in the rings until a file is read, and programs overwrite the oldest ones.
 
-pub(in crate::fs) mod descriptors;
-pub(in crate::fs) mod place;
+pub(crate) mod descriptors;
+pub(crate) mod place;
 
 use std::{
     io,

@@ -21,14 +21,14 @@ use crate::{
 };
 
 /// The source of a mirror's mount. Tools search the list of mounts for this word.
-pub(in crate::fs) const SOURCE: &str = "tracefs";
+pub(crate) const SOURCE: &str = "tracefs";
 
 /// How often a mount is looked for whose place moves between two system calls.
 const LOOKS: usize = 256;
 
 /// A directory, and its path without symlinks.
 #[derive(Debug)]
-pub(in crate::fs) struct Place {
+pub(crate) struct Place {
     dir: OwnedFd,
     path: PathBuf,
 }
@@ -58,7 +58,7 @@ impl Place {
     ///
     /// # Errors
     /// When the directory cannot be created or opened, or a mirror is served there and `over` is not set.
-    pub(in crate::fs) fn prepare(at: &Path, over: bool) -> io::Result<Self> {
+    pub(crate) fn prepare(at: &Path, over: bool) -> io::Result<Self> {
         loop {
             let place = Self::make(at)?;
             let Some(id) = place.mirror()? else { return Ok(place) };
@@ -77,7 +77,7 @@ impl Place {
     }
 
     /// The path without symlinks.
-    pub(in crate::fs) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -93,7 +93,7 @@ impl Place {
     ///
     /// # Errors
     /// When the kernel refuses the mount.
-    pub(in crate::fs) fn attach(self, mirror: &OwnedFd) -> io::Result<Mounted> {
+    pub(crate) fn attach(self, mirror: &OwnedFd) -> io::Result<Mounted> {
         let id = MountId::of(mirror.as_fd())?.ok_or(Errno::INVAL)?;
         mount::attach(mirror.as_fd(), self.dir.as_fd())?;
         Ok(Mounted { path: self.path, id })
@@ -151,7 +151,7 @@ fn unmount_if_top(id: MountId) -> io::Result<Ending> {
 
 /// The mirror that this process mounted. A drop unmounts it.
 #[derive(Debug)]
-pub(in crate::fs) struct Mounted {
+pub(crate) struct Mounted {
     path: PathBuf,
     id: MountId,
 }
@@ -168,7 +168,7 @@ impl Mounted {
     ///
     /// # Errors
     /// When the kernel refuses to unmount.
-    pub(in crate::fs) fn unmount(self) -> io::Result<()> {
+    pub(crate) fn unmount(self) -> io::Result<()> {
         match unmount_if_top(self.id)? {
             Ending::Unmounted => {}
             Ending::Gone => return Ok(()),

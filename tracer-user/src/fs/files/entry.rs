@@ -16,7 +16,7 @@ use crate::{
 
 /// The object that a file belongs to, in addition to its instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::fs) enum Subject {
+pub(crate) enum Subject {
     /// Only the instance.
     Instance,
     /// A system of events.
@@ -31,15 +31,15 @@ pub(in crate::fs) enum Subject {
 
 /// The instance and the object of a file, and the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::fs) struct At {
+pub(crate) struct At {
     /// The instance.
-    pub(in crate::fs) instance: InstanceId,
+    pub(crate) instance: InstanceId,
     /// The object in the instance.
-    pub(in crate::fs) subject: Subject,
+    pub(crate) subject: Subject,
     /// The thread that opened the file or that writes now.
-    pub(in crate::fs) thread: u32,
+    pub(crate) thread: u32,
     /// Its payer.
-    pub(in crate::fs) payer: u32,
+    pub(crate) payer: u32,
 }
 
 impl At {
@@ -47,7 +47,7 @@ impl At {
     ///
     /// # Errors
     /// Those of [`Engine::execute`].
-    pub(in crate::fs) fn change(self, engine: &mut Engine, command: InstanceCommand<'_>) -> Result<()> {
+    pub(crate) fn change(self, engine: &mut Engine, command: InstanceCommand<'_>) -> Result<()> {
         engine.execute(&Command::Instance(self.instance, command))?;
         Ok(())
     }
@@ -56,12 +56,12 @@ impl At {
     ///
     /// # Errors
     /// `ENODEV` if the instance is gone.
-    pub(in crate::fs) fn state(self, engine: &Engine) -> Result<&Instance> {
+    pub(crate) fn state(self, engine: &Engine) -> Result<&Instance> {
         engine.instances().get(self.instance).ok_or(Errno::NODEV)
     }
 
     /// The instance joined with its programs in the kernel.
-    pub(in crate::fs) fn status(self, engine: &Engine) -> Result<Status<'_>> {
+    pub(crate) fn status(self, engine: &Engine) -> Result<Status<'_>> {
         engine.status(self.instance).ok_or(Errno::NODEV)
     }
 
@@ -69,7 +69,7 @@ impl At {
     ///
     /// # Errors
     /// `ENODEV` for another file.
-    pub(in crate::fs) fn event(self) -> Result<EventId> {
+    pub(crate) fn event(self) -> Result<EventId> {
         match self.subject {
             Subject::Event(event) => Ok(event),
             _ => Err(Errno::NODEV),
@@ -80,7 +80,7 @@ impl At {
     ///
     /// # Errors
     /// `ENODEV` for another file.
-    pub(in crate::fs) fn system(self) -> Result<SystemId> {
+    pub(crate) fn system(self) -> Result<SystemId> {
         match self.subject {
             Subject::System(system) => Ok(system),
             _ => Err(Errno::NODEV),
@@ -91,7 +91,7 @@ impl At {
     ///
     /// # Errors
     /// `ENODEV` for another file.
-    pub(in crate::fs) fn option(self) -> Result<u32> {
+    pub(crate) fn option(self) -> Result<u32> {
         match self.subject {
             Subject::Option(option) => Ok(option),
             _ => Err(Errno::NODEV),
@@ -99,7 +99,7 @@ impl At {
     }
 
     /// The CPU, for the files below `per_cpu`.
-    pub(in crate::fs) fn cpu(self) -> Option<u32> {
+    pub(crate) fn cpu(self) -> Option<u32> {
         match self.subject {
             Subject::Cpu(cpu) => Some(cpu),
             _ => None,
@@ -108,30 +108,30 @@ impl At {
 }
 
 /// The result of an operation on a file. The system call returns the error.
-pub(in crate::fs) type Result<T> = std::result::Result<T, Errno>;
+pub(crate) type Result<T> = std::result::Result<T, Errno>;
 
 /// Makes a file's text from the text of the kernel's file of the same name, or from the error of reading it.
-pub(in crate::fs) type MakeOfText = fn(std::result::Result<Option<String>, Error>) -> Result<Vec<u8>>;
+pub(crate) type MakeOfText = fn(std::result::Result<Option<String>, Error>) -> Result<Vec<u8>>;
 /// Makes a file's text.
-pub(in crate::fs) type Make = fn(&mut Engine, At) -> Result<Vec<u8>>;
+pub(crate) type Make = fn(&mut Engine, At) -> Result<Vec<u8>>;
 /// Makes the text of a file that only the top instance has.
-pub(in crate::fs) type Make1 = fn(&mut Engine) -> Result<Vec<u8>>;
+pub(crate) type Make1 = fn(&mut Engine) -> Result<Vec<u8>>;
 /// Makes the page that a mapping shows.
-pub(in crate::fs) type MakePage = fn(&Engine) -> Vec<u8>;
+pub(crate) type MakePage = fn(&Engine) -> Vec<u8>;
 /// Executes a write and returns how many bytes it took.
-pub(in crate::fs) type WriteFn = fn(&mut Engine, At, &[u8]) -> Result<usize>;
+pub(crate) type WriteFn = fn(&mut Engine, At, &[u8]) -> Result<usize>;
 
 /// The functions behind writes that name user files. `wanted` finds the names in the text alone; `write` executes the
 /// write after the files were opened.
 #[derive(Clone, Copy)]
-pub(in crate::fs) struct FileNames {
-    pub(in crate::fs) wanted: fn(&[u8]) -> Vec<FileRequest>,
-    pub(in crate::fs) write: fn(&mut Engine, At, &[u8], &Files) -> Result<usize>,
+pub(crate) struct FileNames {
+    pub(crate) wanted: fn(&[u8]) -> Vec<FileRequest>,
+    pub(crate) write: fn(&mut Engine, At, &[u8], &Files) -> Result<usize>,
 }
 
 /// How a file is read.
 #[derive(Clone, Copy)]
-pub(in crate::fs) enum ReadKind {
+pub(crate) enum ReadKind {
     /// It cannot be read.
     Nothing,
     /// Text that each read makes again (`simple_read_from_buffer()`).
@@ -162,82 +162,82 @@ pub(in crate::fs) enum ReadKind {
 
 /// A file of a table.
 #[derive(Clone, Copy)]
-pub(in crate::fs) struct Entry {
+pub(crate) struct Entry {
     /// The name.
-    pub(in crate::fs) name: &'static str,
+    pub(crate) name: &'static str,
     /// Permissions.
-    pub(in crate::fs) mode: u16,
+    pub(crate) mode: u16,
     /// Whether only the top instance has it.
-    pub(in crate::fs) top: bool,
+    pub(crate) top: bool,
     /// How it is read.
-    pub(in crate::fs) read_kind: ReadKind,
+    pub(crate) read_kind: ReadKind,
     /// Executes a write.
-    pub(in crate::fs) write: Option<WriteFn>,
+    pub(crate) write: Option<WriteFn>,
     /// Executes a write, in a file whose writes name user files.
-    pub(in crate::fs) names: Option<FileNames>,
+    pub(crate) names: Option<FileNames>,
     /// Executes an open for writing with `O_TRUNC`.
-    pub(in crate::fs) truncates: Option<fn(&mut Engine, At) -> Result<()>>,
+    pub(crate) truncates: Option<fn(&mut Engine, At) -> Result<()>>,
     /// Executes a close.
-    pub(in crate::fs) closes: Option<fn(&mut Engine, At)>,
+    pub(crate) closes: Option<fn(&mut Engine, At)>,
     /// The kind of marks that writes make, if they make marks.
-    pub(in crate::fs) marks: Option<Mark>,
+    pub(crate) marks: Option<Mark>,
 }
 
 impl Entry {
     /// A file that can only be read (`TRACE_MODE_READ`).
-    pub(in crate::fs) const fn read(name: &'static str, read_kind: ReadKind) -> Self {
+    pub(crate) const fn read(name: &'static str, read_kind: ReadKind) -> Self {
         let (write, names, truncates, closes, marks) = (None, None, None, None, None);
         Self { name, mode: 0o440, top: false, read_kind, write, names, truncates, closes, marks }
     }
 
     /// A file that can also be written (`TRACE_MODE_WRITE`).
-    pub(in crate::fs) const fn write(name: &'static str, read_kind: ReadKind, write: WriteFn) -> Self {
+    pub(crate) const fn write(name: &'static str, read_kind: ReadKind, write: WriteFn) -> Self {
         Self { mode: 0o640, write: Some(write), ..Self::read(name, read_kind) }
     }
 
     /// A file whose writes name user files.
-    pub(in crate::fs) const fn names(name: &'static str, read_kind: ReadKind, names: FileNames) -> Self {
+    pub(crate) const fn names(name: &'static str, read_kind: ReadKind, names: FileNames) -> Self {
         Self { mode: 0o640, names: Some(names), ..Self::read(name, read_kind) }
     }
 
     /// Restricts the file to the top instance.
-    pub(in crate::fs) const fn top(self) -> Self {
+    pub(crate) const fn top(self) -> Self {
         Self { top: true, ..self }
     }
 
     /// Sets the permissions.
-    pub(in crate::fs) const fn mode(self, mode: u16) -> Self {
+    pub(crate) const fn mode(self, mode: u16) -> Self {
         Self { mode, ..self }
     }
 
     /// Sets the effect of an open with `O_TRUNC`.
-    pub(in crate::fs) const fn truncates(self, truncates: fn(&mut Engine, At) -> Result<()>) -> Self {
+    pub(crate) const fn truncates(self, truncates: fn(&mut Engine, At) -> Result<()>) -> Self {
         Self { truncates: Some(truncates), ..self }
     }
 
     /// Sets the kind of marks that writes make.
-    pub(in crate::fs) const fn marks(self, mark: Mark) -> Self {
+    pub(crate) const fn marks(self, mark: Mark) -> Self {
         Self { marks: Some(mark), ..self }
     }
 
     /// Sets the effect of a close.
-    pub(in crate::fs) const fn closes(self, closes: fn(&mut Engine, At)) -> Self {
+    pub(crate) const fn closes(self, closes: fn(&mut Engine, At)) -> Self {
         Self { closes: Some(closes), ..self }
     }
 }
 
 /// The result of a write whose command takes all of the data.
-pub(in crate::fs) fn all<T, E: Into<Errno>>(data: &[u8], done: std::result::Result<T, E>) -> Result<usize> {
+pub(crate) fn all<T, E: Into<Errno>>(data: &[u8], done: std::result::Result<T, E>) -> Result<usize> {
     done.map(|_| data.len()).map_err(Into::into)
 }
 
 /// Drops the value of a command's result.
-pub(in crate::fs) fn done<T>(done: std::result::Result<T, CommandError>) -> Result<()> {
+pub(crate) fn done<T>(done: std::result::Result<T, CommandError>) -> Result<()> {
     Ok(done.map(drop)?)
 }
 
 /// Formats each value as a line.
-pub(in crate::fs) fn lines<T: std::fmt::Display>(all: impl IntoIterator<Item = T>) -> Vec<u8> {
+pub(crate) fn lines<T: std::fmt::Display>(all: impl IntoIterator<Item = T>) -> Vec<u8> {
     let mut text = Vec::new();
     for one in all {
         text.extend(format!("{one}\n").bytes());

@@ -6,7 +6,7 @@
 mod buffers;
 mod cpumask;
 mod dynamic;
-pub(in crate::fs) mod entry;
+pub(crate) mod entry;
 mod events;
 mod records;
 mod selection;

@@ -1,9 +1,9 @@
 //! The processes that work for a daemon. The daemon starts them before it drops its privileges and cannot start more
 //! later.
 
-pub(in crate::fs) mod opener;
-pub(in crate::fs) mod reaper;
-pub(in crate::fs) mod state_writer;
+pub(crate) mod opener;
+pub(crate) mod reaper;
+pub(crate) mod state_writer;
 
 use self::reaper::Closer;
 use crate::{engine::client_memory, sys::process::worker::Worker};

@@ -119,7 +119,7 @@ struct Process {
 }
 
 /// The daemon's side. Requests go to the first process that still runs.
-pub(in crate::fs) struct Opener {
+pub(crate) struct Opener {
     processes: Vec<Process>,
 }
 
@@ -164,7 +164,7 @@ impl Process {
 impl Opener {
     /// Creates the daemon's side of the processes that run [`run`] at the other ends of the sockets. Without a
     /// process, no file can be opened.
-    pub(in crate::fs) fn new(sockets: Vec<OwnedFd>) -> Self {
+    pub(crate) fn new(sockets: Vec<OwnedFd>) -> Self {
         Self { processes: sockets.into_iter().map(Process::new).collect() }
     }
 
@@ -173,7 +173,7 @@ impl Opener {
     ///
     /// # Errors
     /// `EAGAIN` if the payer has the maximum of pending files, or no thread can be started. `then` is not called then.
-    pub(in crate::fs) fn look_then(
+    pub(crate) fn look_then(
         self: &Arc<Self>,
         place: (&Quotas, u32),
         wanted: Vec<FileRequest>,
@@ -190,7 +190,7 @@ impl Opener {
     }
 
     /// Opens one file for the daemon itself and waits for it.
-    pub(in crate::fs) fn look_now(&self, quotas: &Quotas, wanted: &FileRequest) -> Answer {
+    pub(crate) fn look_now(&self, quotas: &Quotas, wanted: &FileRequest) -> Answer {
         let place = quotas.charge(0, Kind::PendingFiles, 1).map_err(|_| Errno::AGAIN)?;
         self.look(wanted, Instant::now() + PATIENCE, &Arc::new(place))
     }
@@ -311,7 +311,7 @@ fn receive(socket: BorrowedFd<'_>) -> Result<Option<Message>, Errno> {
 ///
 /// # Errors
 /// When no process can be started.
-pub(in crate::fs) fn start() -> io::Result<Worker> {
+pub(crate) fn start() -> io::Result<Worker> {
     // A thread that is blocked by a file would keep standard error open after the daemon has ended.
     Worker::start(COMMAND, Stdio::null())
 }

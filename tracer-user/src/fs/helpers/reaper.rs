@@ -52,13 +52,13 @@ impl Closer {
     }
 
     /// The socket to it ([`Worker::into_socket`]).
-    pub(in crate::fs) fn into_socket(self) -> io::Result<OwnedFd> {
+    pub(crate) fn into_socket(self) -> io::Result<OwnedFd> {
         self.0.into_socket()
     }
 }
 
 /// Closes the events that are left when a daemon ends: only few, or all events if no process guards them.
-pub(in crate::fs) fn close(events: Vec<OwnedFd>) {
+pub(crate) fn close(events: Vec<OwnedFd>) {
     if events.len() <= attach::INLINE_CLOSE_MAX {
         drop(events);
     } else {

@@ -48,7 +48,7 @@ use crate::{
 pub const COMMAND: &str = "write-state";
 
 /// The directory of the files of all mirrors. It is in memory, because the mirrors do not survive a reboot.
-pub(in crate::fs) const DIR: &str = "/run/tracer/state";
+pub(crate) const DIR: &str = "/run/tracer/state";
 
 /// The letters of the messages: sets the name, once; replaces the file; removes it.
 const NAME: u8 = b'n';
@@ -62,18 +62,18 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The daemon's side. Requests go to the first process that still answers.
 #[derive(Debug, Default)]
-pub(in crate::fs) struct StateWriter {
+pub(crate) struct StateWriter {
     processes: Vec<OwnedFd>,
 }
 
 impl StateWriter {
     /// Creates the daemon's side of the processes that run [`run`] at the other ends of the sockets.
-    pub(in crate::fs) fn new(processes: Vec<OwnedFd>) -> Self {
+    pub(crate) fn new(processes: Vec<OwnedFd>) -> Self {
         Self { processes }
     }
 
     /// Sets the name of the file for all processes.
-    pub(in crate::fs) fn set_name(&mut self, name: &str) {
+    pub(crate) fn set_name(&mut self, name: &str) {
         let message = [&[NAME], name.as_bytes()].concat();
         self.processes.retain(|socket| match request(socket.as_fd(), &message, None) {
             Ok(()) => true,
@@ -88,7 +88,7 @@ impl StateWriter {
     ///
     /// # Errors
     /// The error of the write, `EIO` if no process is left.
-    pub(in crate::fs) fn write(&mut self, content: &[u8]) -> Result<(), Errno> {
+    pub(crate) fn write(&mut self, content: &[u8]) -> Result<(), Errno> {
         let mut memory = File::from(memory()?);
         memory.write_all(content).and_then(|()| memory.rewind()).map_err(|_| Errno::NOMEM)?;
         self.send(WRITE, Some(memory.as_fd()))
@@ -98,7 +98,7 @@ impl StateWriter {
     ///
     /// # Errors
     /// As [`Self::write`].
-    pub(in crate::fs) fn remove(&mut self) -> Result<(), Errno> {
+    pub(crate) fn remove(&mut self) -> Result<(), Errno> {
         self.send(REMOVE, None)
     }
 
@@ -156,7 +156,7 @@ fn request(socket: BorrowedFd<'_>, message: &[u8], content: Option<BorrowedFd<'_
 ///
 /// # Errors
 /// When no process can be started.
-pub(in crate::fs) fn start() -> io::Result<Worker> {
+pub(crate) fn start() -> io::Result<Worker> {
     Worker::start(COMMAND, Stdio::null())
 }
 

@@ -9,7 +9,7 @@ const ENOTSUPP: i32 = 524;
 
 /// Converts an error to one that FUSE accepts. The kernel refuses an answer with an internal number, and the caller
 /// would then wait for ever.
-pub(in crate::fs) fn errno(errno: rustix::io::Errno) -> Errno {
+pub(crate) fn errno(errno: rustix::io::Errno) -> Errno {
     match errno.raw_os_error() {
         ENOTSUPP => Errno::EOPNOTSUPP,
         number @ 1..INTERNAL => Errno::from_i32(number),

@@ -40,8 +40,8 @@ const RECORD_MAX: usize = 4 + 2 * tracer_abi::MAX_PAYLOAD;
 const BACKGROUND_MAX: u16 = 4096;
 
 /// The file system.
-pub(in crate::fs) struct Fuse {
-    pub(in crate::fs) hub: Arc<Hub>,
+pub(crate) struct Fuse {
+    pub(crate) hub: Arc<Hub>,
 }
 
 /// Opens the user files that a write names, then executes the write and answers it. Other requests continue

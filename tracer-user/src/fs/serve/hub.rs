@@ -38,7 +38,7 @@ use crate::{
 
 /// How long the kernel may cache names and attributes of directories, except those of removable events ([`kept`]).
 /// Their numbers keep their meaning, and all changes are requests of the kernel.
-pub(in crate::fs) const TTL: Duration = Duration::from_secs(3600);
+pub(crate) const TTL: Duration = Duration::from_secs(3600);
 /// How long changes by programs (user events) can wait until they are saved: a program can make many changes.
 const SAVE_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -47,34 +47,34 @@ const STEP: Duration = Duration::from_millis(20);
 
 /// How long the kernel may cache a name: not at all for files, whose inode depends on the payer ([`Inodes`]), and for
 /// dynamic events and their systems, which can be removed.
-pub(in crate::fs) fn kept(attributes: &Attributes) -> Duration {
+pub(crate) fn kept(attributes: &Attributes) -> Duration {
     if attributes.lasting && attributes.is_dir { TTL } else { Duration::ZERO }
 }
 
 /// The shared state.
-pub(in crate::fs) struct Hub {
+pub(crate) struct Hub {
     jobs: Arc<Jobs>,
     /// Reads and polls that wait.
-    pub(in crate::fs) waits: Waits,
+    pub(crate) waits: Waits,
     /// Looks for signals of the threads of these reads.
     signals: Signals,
     /// Streams of pages that are open for reading.
-    pub(in crate::fs) streams: Streams,
+    pub(crate) streams: Streams,
     /// The inodes that the kernel knows.
-    pub(in crate::fs) inodes: Inodes,
+    pub(crate) inodes: Inodes,
     state_file: Option<Mutex<StateFile>>,
     /// When changes by programs are to be saved.
     save_at: Mutex<Option<Instant>>,
     /// Updates programs with user events.
-    pub(in crate::fs) updater: ProgramUpdater,
+    pub(crate) updater: ProgramUpdater,
     /// Finds the payers of requests.
     payers: Payers,
     /// The resources that each payer uses.
-    pub(in crate::fs) quotas: Quotas,
+    pub(crate) quotas: Quotas,
     /// Opens the files that clients name.
-    pub(in crate::fs) opener: Arc<Opener>,
+    pub(crate) opener: Arc<Opener>,
     /// Reads facts of the kernel that take long to read.
-    pub(in crate::fs) lookups: Lookups,
+    pub(crate) lookups: Lookups,
     /// The charges of the open files by handle.
     charges: Mutex<HashMap<u64, Charge>>,
     rings: Arc<Waiter>,
@@ -90,11 +90,11 @@ pub(in crate::fs) struct Hub {
     next: Mutex<InstanceId>,
     own: Weak<Self>,
     /// Something changed: waiting reads and polls must be served.
-    pub(in crate::fs) changed: Notify,
+    pub(crate) changed: Notify,
     /// The tree's owner has run the job of a heartbeat.
-    pub(in crate::fs) alive: Notify,
+    pub(crate) alive: Notify,
     /// The file system was unmounted.
-    pub(in crate::fs) gone: Notify,
+    pub(crate) gone: Notify,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -102,7 +102,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Hub {
-    pub(in crate::fs) fn new(
+    pub(crate) fn new(
         mut tree: Tree,
         state_file: Option<StateFile>,
         rings: Arc<Waiter>,
@@ -142,18 +142,18 @@ impl Hub {
     }
 
     /// The queue of the tree's owner.
-    pub(in crate::fs) fn jobs(&self) -> &Arc<Jobs> {
+    pub(crate) fn jobs(&self) -> &Arc<Jobs> {
         &self.jobs
     }
 
     /// The payer of a request ([`Payers`]).
-    pub(in crate::fs) fn payer(&self, request: &Request) -> u32 {
+    pub(crate) fn payer(&self, request: &Request) -> u32 {
         self.payers.payer(request.uid(), request.pid())
     }
 
     /// The payer of a request to an open file. A set-user-ID program uses files that its caller opened, so root's
     /// requests count for the payer that opened the file.
-    pub(in crate::fs) fn payer_at(&self, request: &Request, handle: u64) -> u32 {
+    pub(crate) fn payer_at(&self, request: &Request, handle: u64) -> u32 {
         match self.payer(request) {
             0 => lock(&self.charges).get(&handle).map_or(0, Charge::payer),
             payer => payer,
@@ -161,7 +161,7 @@ impl Hub {
     }
 
     /// Queues a job ([`Jobs::post`]).
-    pub(in crate::fs) fn post(
+    pub(crate) fn post(
         &self,
         payer: u32,
         name: &'static str,
@@ -172,32 +172,32 @@ impl Hub {
     }
 
     /// The number of an open file's table of user events, if it has one.
-    pub(in crate::fs) fn user_file(&self, handle: u64) -> Option<u64> {
+    pub(crate) fn user_file(&self, handle: u64) -> Option<u64> {
         self.jobs.files().user_file(handle)
     }
 
     /// The queue of marks that receives the writes to an open file, if there is one.
-    pub(in crate::fs) fn marks(&self, handle: u64) -> Option<(Arc<Marks>, Mark)> {
+    pub(crate) fn marks(&self, handle: u64) -> Option<(Arc<Marks>, Mark)> {
         self.jobs.files().marks(handle)
     }
 
     /// Keeps the charge of an open file.
-    pub(in crate::fs) fn hold(&self, handle: u64, charge: Charge) {
+    pub(crate) fn hold(&self, handle: u64, charge: Charge) {
         lock(&self.charges).insert(handle, charge);
     }
 
     /// Drops the charge of a file that was closed.
-    pub(in crate::fs) fn release_handle(&self, handle: u64) {
+    pub(crate) fn release_handle(&self, handle: u64) {
         lock(&self.charges).remove(&handle);
     }
 
     /// Drops the kernel's copy of the page that programs map.
-    pub(in crate::fs) fn forget_page(&self) {
+    pub(crate) fn forget_page(&self) {
         self.updater.forget_page();
     }
 
     /// Queues a job that learns about forks, execs and exits of programs with user events, and updates programs.
-    pub(in crate::fs) fn learn_tasks(&self) {
+    pub(crate) fn learn_tasks(&self) {
         let hub = Weak::clone(&self.own);
         self.post(OWN, "tasks", When::Alone, move |view| {
             if let Some(hub) = hub.upgrade() {
@@ -207,7 +207,7 @@ impl Hub {
     }
 
     /// Queues a job that learns the events of loaded and unloaded modules.
-    pub(in crate::fs) fn learn_modules(&self) {
+    pub(crate) fn learn_modules(&self) {
         let hub = Weak::clone(&self.own);
         self.post(OWN, "modules", When::Alone, move |view| {
             if let Some(hub) = hub.upgrade() {
@@ -218,7 +218,7 @@ impl Hub {
 
     /// Learns the events of loaded and unloaded modules for a request that looks for files, except in a turn within
     /// another operation. The next change applies the effects.
-    pub(in crate::fs) fn modules_now(engine: &mut Engine) {
+    pub(crate) fn modules_now(engine: &mut Engine) {
         if !engine.scheduler().is_serving() {
             engine.learn_modules();
         }
@@ -226,7 +226,7 @@ impl Hub {
 
     /// Executes a change, applies its effects, and then answers the client with its result. The settings are saved,
     /// and programs with user events are updated, before the answer.
-    pub(in crate::fs) fn change<T: Send + 'static>(
+    pub(crate) fn change<T: Send + 'static>(
         &self,
         view: &mut View<'_>,
         act: impl FnOnce(&mut View<'_>) -> T,
@@ -258,7 +258,7 @@ impl Hub {
     }
 
     /// Waits until changes by programs must be saved.
-    pub(in crate::fs) async fn save_due(&self) {
+    pub(crate) async fn save_due(&self) {
         let at = *lock(&self.save_at);
         match at {
             Some(at) => tokio::time::sleep_until(at.into()).await,
@@ -267,7 +267,7 @@ impl Hub {
     }
 
     /// Queues the job that saves changes by programs.
-    pub(in crate::fs) fn save_now(&self) {
+    pub(crate) fn save_now(&self) {
         *lock(&self.save_at) = None;
         let hub = Weak::clone(&self.own);
         self.post(OWN, "save", When::Alone, move |view| {
@@ -285,14 +285,14 @@ impl Hub {
     }
 
     /// Removes the saved settings, because the daemon ends regularly.
-    pub(in crate::fs) fn forget_state(&self) {
+    pub(crate) fn forget_state(&self) {
         if let Some(state_file) = &self.state_file {
             lock(state_file).end();
         }
     }
 
     /// Ends the waiting reads whose thread has a pending signal. Another thread looks for the signals.
-    pub(in crate::fs) fn end_interrupted(&self) {
+    pub(crate) fn end_interrupted(&self) {
         let hub = Weak::clone(&self.own);
         let interrupt = move |reader: &Reader| {
             if let Some(hub) = hub.upgrade() {
@@ -303,7 +303,7 @@ impl Hub {
     }
 
     /// Queues the job that answers waiting reads and polls that are ready.
-    pub(in crate::fs) fn serve(&self) {
+    pub(crate) fn serve(&self) {
         if self.waits.is_empty() || self.serving.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -333,14 +333,14 @@ impl Hub {
     }
 
     /// Queues the job that collects the records of all instances.
-    pub(in crate::fs) fn collect_all(&self) {
+    pub(crate) fn collect_all(&self) {
         self.collecting_all.store(true, Ordering::Release);
         self.collect();
     }
 
     /// Queues the job that collects records because a ring is half full, and answers the reads that wait for them. If
     /// nobody waits, programs may overwrite the oldest records instead.
-    pub(in crate::fs) fn collect(&self) {
+    pub(crate) fn collect(&self) {
         if self.collecting.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -379,7 +379,7 @@ impl Hub {
     }
 
     /// The attributes of an inode in FUSE's form.
-    pub(in crate::fs) fn attr(&self, attributes: &Attributes, ino: u64, since: SystemTime) -> FileAttr {
+    pub(crate) fn attr(&self, attributes: &Attributes, ino: u64, since: SystemTime) -> FileAttr {
         FileAttr {
             ino: INodeNo(ino),
             size: if self.streams.is_open(ino) { streams::SIZE } else { attributes.size },
@@ -400,11 +400,11 @@ impl Hub {
     }
 
     /// Whether the kernel can map files that are opened with `FOPEN_DIRECT_IO`.
-    pub(in crate::fs) fn maps_directly(&self) -> bool {
+    pub(crate) fn maps_directly(&self) -> bool {
         self.maps_directly.load(Ordering::Acquire)
     }
 
-    pub(in crate::fs) fn set_maps_directly(&self, maps: bool) {
+    pub(crate) fn set_maps_directly(&self, maps: bool) {
         self.maps_directly.store(maps, Ordering::Release);
     }
 }

@@ -15,7 +15,7 @@ use crate::engine::{
 };
 
 /// Serves a request and answers it later.
-pub(in crate::fs) fn serve(hub: &Arc<Hub>, caller: Caller, request: Request, reply: ReplyIoctl) {
+pub(crate) fn serve(hub: &Arc<Hub>, caller: Caller, request: Request, reply: ReplyIoctl) {
     // As the kernel does when it has no memory for another registration.
     let Ok(charge) = hub.quotas.charge(caller.payer, Kind::PendingRequests, 1) else {
         return reply.error(Errno::ENOMEM);

@@ -43,11 +43,11 @@ impl Shared {
 
 /// The queue of the thread, in which payers take turns. The thread ends when this value is dropped.
 #[derive(Default)]
-pub(in crate::fs) struct Lookups(Arc<Shared>);
+pub(crate) struct Lookups(Arc<Shared>);
 
 impl Lookups {
     /// Queues a lookup for a payer. The thread calls `then` afterwards.
-    pub(in crate::fs) fn queue(&self, payer: u32, lookup: Lookup, then: impl FnOnce(Text) + Send + 'static) {
+    pub(crate) fn queue(&self, payer: u32, lookup: Lookup, then: impl FnOnce(Text) + Send + 'static) {
         let mut state = self.0.lock();
         state.questions.push((payer, LaneKind::Others), Box::new(move || then(lookup.run())));
         if state.has_thread {

@@ -5,17 +5,17 @@
 //! [`waits`] keeps reads and polls that are not ready, [`signals`] ends interrupted ones, [`lookups`] reads facts for
 //! them, [`notify`] and [`streams`] notify programs and the kernel of changes, and [`state_file`] saves the settings.
 
-pub(in crate::fs) mod errno;
-pub(in crate::fs) mod fuse;
-pub(in crate::fs) mod hub;
-pub(in crate::fs) mod ioctl;
-pub(in crate::fs) mod lookups;
-pub(in crate::fs) mod notify;
-pub(in crate::fs) mod opening;
-pub(in crate::fs) mod owner;
-pub(in crate::fs) mod reads;
+pub(crate) mod errno;
+pub(crate) mod fuse;
+pub(crate) mod hub;
+pub(crate) mod ioctl;
+pub(crate) mod lookups;
+pub(crate) mod notify;
+pub(crate) mod opening;
+pub(crate) mod owner;
+pub(crate) mod reads;
 mod signals;
-pub(in crate::fs) mod state_file;
-pub(in crate::fs) mod streams;
-pub(in crate::fs) mod texts;
+pub(crate) mod state_file;
+pub(crate) mod streams;
+pub(crate) mod texts;
 mod waits;

@@ -36,41 +36,41 @@ struct StatusPage {
 }
 
 /// Updates programs after changes. The thread starts with the first change of the page.
-pub(in crate::fs) struct ProgramUpdater {
+pub(crate) struct ProgramUpdater {
     page: Arc<StatusPage>,
     jobs: Mutex<Option<Sender<Job>>>,
 }
 
 impl ProgramUpdater {
     /// Creates the updater for a page with these bytes.
-    pub(in crate::fs) fn new(bytes: StatusBytes) -> Self {
+    pub(crate) fn new(bytes: StatusBytes) -> Self {
         let page = StatusPage { bytes, open: Mutex::default(), notifier: OnceLock::new() };
         Self { page: Arc::new(page), jobs: Mutex::default() }
     }
 
     /// Sets the notifier of the mounted file system.
-    pub(in crate::fs) fn notify_by(&self, notifier: Notifier) {
+    pub(crate) fn notify_by(&self, notifier: Notifier) {
         let _ = self.page.notifier.set(notifier);
     }
 
     /// Adds an open file of the status page.
-    pub(in crate::fs) fn open_page(&self, handle: u64, ino: u64) {
+    pub(crate) fn open_page(&self, handle: u64, ino: u64) {
         self.page.open().insert(handle, ino);
     }
 
     /// Removes an open file; does nothing for other files.
-    pub(in crate::fs) fn close_page(&self, handle: u64) {
+    pub(crate) fn close_page(&self, handle: u64) {
         self.page.open().remove(&handle);
     }
 
     /// The page, if it is what this open file shows.
-    pub(in crate::fs) fn page_of(&self, handle: u64) -> Option<Vec<u8>> {
+    pub(crate) fn page_of(&self, handle: u64) -> Option<Vec<u8>> {
         let is_open = self.page.open().contains_key(&handle);
         is_open.then(|| self.page.bytes.to_vec())
     }
 
     /// Performs the updates of programs and then calls `then`, immediately if there are no updates.
-    pub(in crate::fs) fn update(&self, updates: PendingUpdates, then: impl FnOnce() + Send + 'static) {
+    pub(crate) fn update(&self, updates: PendingUpdates, then: impl FnOnce() + Send + 'static) {
         let PendingUpdates { ticket, page } = updates;
         let then: Then = match ticket {
             Some(ticket) => Box::new(move || ticket.then(then)),
@@ -81,7 +81,7 @@ impl ProgramUpdater {
     }
 
     /// Drops the kernel's copy of the page that programs map.
-    pub(in crate::fs) fn forget_page(&self) {
+    pub(crate) fn forget_page(&self) {
         self.send(Job { stale: true, then: Box::new(|| {}) });
     }
 

@@ -17,15 +17,15 @@ use crate::{
 
 /// A request to open a file.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::fs) struct Opening {
-    pub(in crate::fs) pid: u32,
-    pub(in crate::fs) ino: u64,
-    pub(in crate::fs) access: Access,
+pub(crate) struct Opening {
+    pub(crate) pid: u32,
+    pub(crate) ino: u64,
+    pub(crate) access: Access,
 }
 
 impl Opening {
     /// Queues the request.
-    pub(in crate::fs) fn start(self, hub: &Arc<Hub>, reply: ReplyOpen) {
+    pub(crate) fn start(self, hub: &Arc<Hub>, reply: ReplyOpen) {
         match hub.quotas.charge(self.access.payer, Kind::OpenFiles, 1) {
             Ok(charge) => self.queue(hub, When::Any, reply, charge, 0),
             Err(_) => reply.error(Errno::EMFILE),

@@ -30,15 +30,15 @@ const TURN: Duration = Duration::from_millis(10);
 /// Maximum number of a payer's jobs that are examined to find one that can run.
 const LOOKED_AT: usize = 256;
 /// The payer of the daemon's own jobs, which no client has.
-pub(in crate::fs) const OWN: u32 = u32::MAX;
+pub(crate) const OWN: u32 = u32::MAX;
 
 /// A tree of a borrowed engine.
-pub(in crate::fs) type View<'a> = Tree<&'a mut Engine>;
+pub(crate) type View<'a> = Tree<&'a mut Engine>;
 type Act = Box<dyn FnOnce(&mut View<'_>) + Send>;
 
 /// When a job can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::fs) enum When {
+pub(crate) enum When {
     /// Between operations. The job may change anything.
     Alone,
     /// Between operations and in turns. The job only looks at the engine or takes records out.
@@ -190,7 +190,7 @@ fn take_of<T>(
 }
 
 /// The tree and the queue of jobs.
-pub(in crate::fs) struct Jobs {
+pub(crate) struct Jobs {
     queue: Mutex<Queue>,
     wakes: Condvar,
     tree: Mutex<Tree>,
@@ -205,7 +205,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Jobs {
     /// Creates the queue of a tree. No job runs before [`Jobs::start`].
-    pub(in crate::fs) fn new(tree: Tree) -> Arc<Self> {
+    pub(crate) fn new(tree: Tree) -> Arc<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let jobs = Arc::new(Self {
             queue: Mutex::default(),
@@ -226,13 +226,13 @@ impl Jobs {
     }
 
     /// The tree's open files.
-    pub(in crate::fs) fn files(&self) -> &FileTable {
+    pub(crate) fn files(&self) -> &FileTable {
         &self.files
     }
 
     /// Lets a thread make text of an open file that was taken out of the table. `make` gets the file and returns the
     /// function that answers.
-    pub(in crate::fs) fn make_text<A: FnOnce()>(
+    pub(crate) fn make_text<A: FnOnce()>(
         self: &Arc<Self>,
         handle: u64,
         mut open: Open,
@@ -254,14 +254,14 @@ impl Jobs {
     ///
     /// # Errors
     /// When no thread can be started.
-    pub(in crate::fs) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
+    pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
         self.texts.start()?;
         let jobs = Arc::clone(self);
         std::thread::Builder::new().name("owner".to_owned()).spawn(move || jobs.run())
     }
 
     /// Queues a job for a payer. `name` appears in the log of long steps.
-    pub(in crate::fs) fn post(
+    pub(crate) fn post(
         &self,
         payer: u32,
         name: &'static str,
@@ -279,12 +279,12 @@ impl Jobs {
     }
 
     /// Makes long operations give up, the running one and those of queued jobs.
-    pub(in crate::fs) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
     }
 
     /// Drops all queued jobs. The thread ends after its current job.
-    pub(in crate::fs) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.stop();
         let dropped = {
             let mut queue = lock(&self.queue);

@@ -27,22 +27,22 @@ use crate::{
 };
 
 /// Maximum number of times that a request is queued again while records come faster than they are collected.
-pub(in crate::fs) const PATIENCE: u32 = 64;
+pub(crate) const PATIENCE: u32 = 64;
 /// Maximum number of times, 1 ms apart, that a running thread is checked for a wait in a system call.
 const CHECKS_MAX: u32 = 50;
 
 /// A read.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::fs) struct Read {
-    pub(in crate::fs) payer: u32,
-    pub(in crate::fs) pid: u32,
-    pub(in crate::fs) ino: u64,
-    pub(in crate::fs) handle: u64,
-    pub(in crate::fs) offset: u64,
-    pub(in crate::fs) size: usize,
-    pub(in crate::fs) waits: bool,
+pub(crate) struct Read {
+    pub(crate) payer: u32,
+    pub(crate) pid: u32,
+    pub(crate) ino: u64,
+    pub(crate) handle: u64,
+    pub(crate) offset: u64,
+    pub(crate) size: usize,
+    pub(crate) waits: bool,
     /// Whether the read fills a page of the kernel's page cache.
-    pub(in crate::fs) of_page: bool,
+    pub(crate) of_page: bool,
 }
 
 /// One of the jobs that serve a read.
@@ -58,7 +58,7 @@ struct Attempt {
 
 impl Read {
     /// Answers the read, or queues it.
-    pub(in crate::fs) fn start(self, hub: &Arc<Hub>, reply: ReplyData) {
+    pub(crate) fn start(self, hub: &Arc<Hub>, reply: ReplyData) {
         if !self.of_page {
             return self.queue(hub, reply, Attempt::default());
         }

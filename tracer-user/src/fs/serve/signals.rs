@@ -27,11 +27,11 @@ const LATE: Duration = Duration::from_millis(100);
 
 /// The thread of a waiting read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::fs) struct Reader {
-    pub(in crate::fs) payer: u32,
-    pub(in crate::fs) pid: u32,
+pub(crate) struct Reader {
+    pub(crate) payer: u32,
+    pub(crate) pid: u32,
     /// The start of its wait, which distinguishes its reads.
-    pub(in crate::fs) since: Instant,
+    pub(crate) since: Instant,
 }
 
 type Batch = (Vec<Reader>, Box<dyn Fn(&Reader) + Send>);
@@ -44,7 +44,7 @@ struct Looker {
 }
 
 /// Looks for signals in a separate thread.
-pub(in crate::fs) struct Signals {
+pub(crate) struct Signals {
     looker: Mutex<Option<Looker>>,
     /// The threads that are being looked at.
     held: Arc<Mutex<HashSet<u32>>>,
@@ -57,14 +57,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Signals {
-    pub(in crate::fs) fn new(quotas: Quotas) -> Self {
+    pub(crate) fn new(quotas: Quotas) -> Self {
         let (looker, held) = (Mutex::default(), Arc::default());
         Self { looker, held, quotas, is_interrupted }
     }
 
     /// Looks at threads, unless the last look is still in progress. Calls `interrupt` from another thread for each of
     /// them that has a pending signal. Never blocks.
-    pub(in crate::fs) fn look(
+    pub(crate) fn look(
         &self,
         readers: impl FnOnce() -> Vec<Reader>,
         interrupt: impl Fn(&Reader) + Send + 'static,

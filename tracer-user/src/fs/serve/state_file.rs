@@ -25,7 +25,7 @@ use crate::{
 
 /// Saves the state of one mirror.
 #[derive(Debug)]
-pub(in crate::fs) struct StateFile {
+pub(crate) struct StateFile {
     path: PathBuf,
     writer: StateWriter,
     last: Saved,
@@ -37,7 +37,7 @@ pub(in crate::fs) struct StateFile {
 
 impl StateFile {
     /// Creates the state file of the mirror that is mounted at `at`.
-    pub(in crate::fs) fn new(at: &Path, mut writer: StateWriter) -> Self {
+    pub(crate) fn new(at: &Path, mut writer: StateWriter) -> Self {
         let name = name(at);
         writer.set_name(&name);
         let path = Path::new(DIR).join(name);
@@ -46,7 +46,7 @@ impl StateFile {
 
     /// Loads the state that a killed daemon left. Returns `None` if there is none. A file that cannot be used is
     /// logged and renamed. Must be called before the daemon filters its system calls.
-    pub(in crate::fs) fn load(&self) -> Option<Saved> {
+    pub(crate) fn load(&self) -> Option<Saved> {
         let error = match read(&self.path) {
             Ok(saved) => return saved,
             Err(error) => error,
@@ -66,7 +66,7 @@ impl StateFile {
     }
 
     /// Writes the state if it changed. Logs the first of several failures.
-    pub(in crate::fs) fn save(&mut self, engine: &Engine) {
+    pub(crate) fn save(&mut self, engine: &Engine) {
         if self.ended {
             return;
         }
@@ -91,13 +91,13 @@ impl StateFile {
     }
 
     /// Removes the file, because the daemon ends regularly. Later changes are not saved.
-    pub(in crate::fs) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.ended = true;
         self.forget();
     }
 
     /// Removes the file of an earlier daemon.
-    pub(in crate::fs) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         if let Err(error) = self.writer.remove() {
             tracing::warn!("cannot remove {}: {error}", self.path.display());
         }

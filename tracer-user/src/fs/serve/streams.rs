@@ -22,7 +22,7 @@ use std::{
 use fuser::{INodeNo, Notifier};
 
 /// The size of a stream while it is open for reading.
-pub(in crate::fs) const SIZE: u64 = 1 << 62;
+pub(crate) const SIZE: u64 = 1 << 62;
 /// The last page. The notification of the size stores a byte there, so reads of this page fail and never wait.
 const LAST: u64 = SIZE - 4096;
 /// Time after an open of a stream during which its page reads do not wait, because the kernel locks its pages then.
@@ -30,7 +30,7 @@ const OPENING: Duration = Duration::from_millis(50);
 
 /// How a read of a page is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::fs) enum PageRead {
+pub(crate) enum PageRead {
     /// It is a read by splice(2) and may wait.
     Waits,
     /// It gets the existing data.
@@ -63,7 +63,7 @@ enum Notice {
 
 /// All open streams.
 #[derive(Default)]
-pub(in crate::fs) struct Streams {
+pub(crate) struct Streams {
     state: Mutex<State>,
     notices: OnceLock<Option<Sender<Notice>>>,
 }
@@ -74,7 +74,7 @@ impl Streams {
     }
 
     /// Starts the thread that notifies the kernel.
-    pub(in crate::fs) fn notify_by(&self, notifier: Notifier) {
+    pub(crate) fn notify_by(&self, notifier: Notifier) {
         let (notices, taken) = channel();
         let run = move || {
             for notice in taken {
@@ -97,7 +97,7 @@ impl Streams {
     }
 
     /// Adds a stream that splice(2) can read from now on, and then calls `then`.
-    pub(in crate::fs) fn open(&self, handle: u64, ino: INodeNo, then: impl FnOnce() + Send + 'static) {
+    pub(crate) fn open(&self, handle: u64, ino: INodeNo, then: impl FnOnce() + Send + 'static) {
         self.opens(ino);
         self.state().by_handle.insert(handle, Stream { ino, next: 0 });
         self.send(Notice::Endless(ino, Box::new(then)));
@@ -105,14 +105,14 @@ impl Streams {
 
     /// Marks a file as being opened. For the time [`OPENING`], page reads of it do not wait if it is open more than
     /// once.
-    pub(in crate::fs) fn opens(&self, ino: INodeNo) {
+    pub(crate) fn opens(&self, ino: INodeNo) {
         let mut state = self.state();
         state.opened.retain(|_, since| since.elapsed() < OPENING);
         state.opened.insert(ino.0, Instant::now());
     }
 
     /// Removes a stream; does nothing for other files.
-    pub(in crate::fs) fn close(&self, handle: u64) {
+    pub(crate) fn close(&self, handle: u64) {
         let closed = self.state().by_handle.remove(&handle);
         if let Some(closed) = closed {
             self.send(Notice::Closed(closed.ino));
@@ -120,17 +120,17 @@ impl Streams {
     }
 
     /// Whether the file is open as a stream.
-    pub(in crate::fs) fn is_open(&self, ino: u64) -> bool {
+    pub(crate) fn is_open(&self, ino: u64) -> bool {
         self.state().by_handle.values().any(|stream| stream.ino.0 == ino)
     }
 
     /// Whether the file is open as a stream more than once.
-    pub(in crate::fs) fn is_shared(&self, ino: u64) -> bool {
+    pub(crate) fn is_shared(&self, ino: u64) -> bool {
         self.state().is_shared(INodeNo(ino))
     }
 
     /// How a read of a page is served.
-    pub(in crate::fs) fn page_read(&self, handle: u64, offset: u64) -> PageRead {
+    pub(crate) fn page_read(&self, handle: u64, offset: u64) -> PageRead {
         let state = self.state();
         match state.by_handle.get(&handle) {
             _ if offset >= LAST => PageRead::Nowhere,
@@ -143,7 +143,7 @@ impl Streams {
     }
 
     /// Advances a stream after a page was filled.
-    pub(in crate::fs) fn filled(&self, handle: u64, offset: u64, length: usize) {
+    pub(crate) fn filled(&self, handle: u64, offset: u64, length: usize) {
         if let Some(stream) = self.state().by_handle.get_mut(&handle) {
             stream.next = offset.saturating_add(length as u64);
         }

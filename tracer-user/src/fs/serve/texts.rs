@@ -20,7 +20,7 @@ type Work = Box<dyn FnOnce() + Send>;
 
 /// The threads.
 #[derive(Debug, Default)]
-pub(in crate::fs) struct TextThreads {
+pub(crate) struct TextThreads {
     work: Mutex<Option<Sender<Work>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     free: AtomicUsize,
@@ -31,7 +31,7 @@ impl TextThreads {
     ///
     /// # Errors
     /// When no thread can be started.
-    pub(in crate::fs) fn start(&self) -> std::io::Result<()> {
+    pub(crate) fn start(&self) -> std::io::Result<()> {
         let (sender, receiver) = channel();
         let receiver = Arc::new(Mutex::new(receiver));
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -52,13 +52,13 @@ impl TextThreads {
 
     /// Whether a thread is free. Only the owner takes threads, so a thread that is free stays so until the owner
     /// takes it.
-    pub(in crate::fs) fn is_free(&self) -> bool {
+    pub(crate) fn is_free(&self) -> bool {
         self.free.load(Ordering::Acquire) > 0
     }
 
     /// Runs the work in a thread, or in the calling thread if none was started. The thread is free again after
     /// [`TextThreads::done`].
-    pub(in crate::fs) fn run(&self, work: impl FnOnce() + Send + 'static) {
+    pub(crate) fn run(&self, work: impl FnOnce() + Send + 'static) {
         self.free.fetch_sub(1, Ordering::AcqRel);
         let work: Work = Box::new(work);
         let unsent = match &*self.work.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -71,12 +71,12 @@ impl TextThreads {
     }
 
     /// Ends a [`TextThreads::run`].
-    pub(in crate::fs) fn done(&self) {
+    pub(crate) fn done(&self) {
         self.free.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Ends the threads after the texts that they make.
-    pub(in crate::fs) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.work.lock().unwrap_or_else(PoisonError::into_inner).take();
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {

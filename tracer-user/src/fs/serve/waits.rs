@@ -35,15 +35,15 @@ const POLLS: usize = 64;
 const THREADS: usize = 64;
 
 /// A read that waits.
-pub(in crate::fs) struct Waiting {
-    pub(in crate::fs) handle: u64,
-    pub(in crate::fs) size: usize,
-    pub(in crate::fs) pid: u32,
+pub(crate) struct Waiting {
+    pub(crate) handle: u64,
+    pub(crate) size: usize,
+    pub(crate) pid: u32,
     /// The file and the offset, if the read fills a page of the kernel's page cache.
-    pub(in crate::fs) page: Option<(u64, u64)>,
-    pub(in crate::fs) since: Instant,
-    pub(in crate::fs) reply: ReplyData,
-    pub(in crate::fs) charge: Charge,
+    pub(crate) page: Option<(u64, u64)>,
+    pub(crate) since: Instant,
+    pub(crate) reply: ReplyData,
+    pub(crate) charge: Charge,
 }
 
 /// A caller that waits until a file is ready.
@@ -56,7 +56,7 @@ struct Polled {
 
 /// All waiting reads and polls.
 #[derive(Default)]
-pub(in crate::fs) struct Waits {
+pub(crate) struct Waits {
     reads: Mutex<Vec<Waiting>>,
     /// The number of waiting reads, including those that [`Waits::serve`] has taken out of `reads`.
     count: AtomicUsize,
@@ -71,39 +71,39 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Waits {
     /// Adds a read.
-    pub(in crate::fs) fn add(&self, read: Waiting) {
+    pub(crate) fn add(&self, read: Waiting) {
         self.count.fetch_add(1, Ordering::AcqRel);
         lock(&self.reads).push(read);
     }
 
     /// Adds a poll, which replaces an earlier poll of the same open file.
-    pub(in crate::fs) fn poll(&self, handle: u64, notifier: PollNotifier, by_clock: bool) {
+    pub(crate) fn poll(&self, handle: u64, notifier: PollNotifier, by_clock: bool) {
         lock(&self.polls).insert(handle, Polled { notifier, by_clock, since: Instant::now() });
     }
 
     /// Removes the poll of a file that is closed.
-    pub(in crate::fs) fn forget(&self, handle: u64) {
+    pub(crate) fn forget(&self, handle: u64) {
         lock(&self.polls).remove(&handle);
     }
 
     /// Whether reads or polls wait for files that must be looked at regularly.
-    pub(in crate::fs) fn is_awaited(&self) -> bool {
+    pub(crate) fn is_awaited(&self) -> bool {
         self.has_reads() || lock(&self.polls).values().any(|polled| polled.by_clock)
     }
 
     /// Whether reads wait.
-    pub(in crate::fs) fn has_reads(&self) -> bool {
+    pub(crate) fn has_reads(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0
     }
 
     /// Whether no read or poll waits.
-    pub(in crate::fs) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         !self.has_reads() && lock(&self.polls).is_empty()
     }
 
     /// Answers the reads that have data and notifies the polls of files that are ready. Returns `false` if the caller
     /// must call again for the rest. Calls `filled` for each page that was filled.
-    pub(in crate::fs) fn serve(&self, view: &mut View<'_>, filled: impl Fn(u64, u64, usize)) -> bool {
+    pub(crate) fn serve(&self, view: &mut View<'_>, filled: impl Fn(u64, u64, usize)) -> bool {
         let since = Instant::now();
         let mut waiting = std::mem::take(&mut *lock(&self.reads));
         let mut left = Vec::new();
@@ -200,7 +200,7 @@ impl Waits {
     }
 
     /// The threads of waiting reads whose signals are looked up next, [`THREADS`] at most.
-    pub(in crate::fs) fn readers(&self) -> Vec<Reader> {
+    pub(crate) fn readers(&self) -> Vec<Reader> {
         let mut reads = lock(&self.reads);
         let reader = |read: &Waiting| Reader { payer: read.charge.payer(), pid: read.pid, since: read.since };
         let readers: Vec<Reader> = reads.iter().take(THREADS).map(reader).collect();
@@ -209,7 +209,7 @@ impl Waits {
     }
 
     /// Ends the waiting read of a thread that has a pending signal.
-    pub(in crate::fs) fn interrupt(&self, reader: &Reader) {
+    pub(crate) fn interrupt(&self, reader: &Reader) {
         let is_its = |read: &mut Waiting| read.pid == reader.pid && read.since == reader.since;
         let ended: Vec<Waiting> = lock(&self.reads).extract_if(.., is_its).collect();
         self.answered(ended.len());
@@ -219,7 +219,7 @@ impl Waits {
     }
 
     /// Ends the reads that keep pages of a file locked, because another client opens the file.
-    pub(in crate::fs) fn end_pages(&self, ino: u64) {
+    pub(crate) fn end_pages(&self, ino: u64) {
         let is_page = |read: &mut Waiting| read.page.is_some_and(|(file, _)| file == ino);
         let ended: Vec<Waiting> = lock(&self.reads).extract_if(.., is_page).collect();
         self.answered(ended.len());
@@ -229,7 +229,7 @@ impl Waits {
     }
 
     /// Ends the reads that keep a page locked for longer than [`SHARED`], if their file is open more than once.
-    pub(in crate::fs) fn end_long_pages(&self, is_shared: impl Fn(u64) -> bool) {
+    pub(crate) fn end_long_pages(&self, is_shared: impl Fn(u64) -> bool) {
         let is_long = |read: &mut Waiting| {
             read.page.is_some_and(|(file, _)| read.since.elapsed() > SHARED && is_shared(file))
         };
@@ -241,7 +241,7 @@ impl Waits {
     }
 
     /// Ends all reads and polls.
-    pub(in crate::fs) fn end(&self) {
+    pub(crate) fn end(&self) {
         lock(&self.polls).clear();
         let reads = std::mem::take(&mut *lock(&self.reads));
         self.answered(reads.len());

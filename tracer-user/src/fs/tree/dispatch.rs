@@ -39,7 +39,7 @@ impl Tree {
 
 impl<'a> Tree<&'a mut Engine> {
     /// Creates a tree of a borrowed engine that shares a file table.
-    pub(in crate::fs) fn over(engine: &'a mut Engine, files: &FileTable) -> Self {
+    pub(crate) fn over(engine: &'a mut Engine, files: &FileTable) -> Self {
         Self { engine, files: files.clone() }
     }
 }
@@ -60,12 +60,12 @@ impl<M: BorrowMut<Engine>> Tree<M> {
     }
 
     /// The open files.
-    pub(in crate::fs) fn files(&self) -> &FileTable {
+    pub(crate) fn files(&self) -> &FileTable {
         &self.files
     }
 
     /// The same tree with a borrowed engine.
-    pub(in crate::fs) fn view(&mut self) -> Tree<&mut Engine> {
+    pub(crate) fn view(&mut self) -> Tree<&mut Engine> {
         Tree::over(self.engine.borrow_mut(), &self.files)
     }
 
@@ -186,7 +186,7 @@ impl<M: BorrowMut<Engine>> Tree<M> {
 
     /// The facts that a read of an open file needs and that are not read yet. `None` if the read can be served at
     /// once.
-    pub(in crate::fs) fn lookup_for(&self, handle: u64, offset: u64) -> Option<Lookup> {
+    pub(crate) fn lookup_for(&self, handle: u64, offset: u64) -> Option<Lookup> {
         let (format, prints) = self.files.needs(handle)?;
         let engine = self.seen();
         let format = format.filter(|event| engine.registry().events().known_format(*event).is_none());
@@ -200,7 +200,7 @@ impl<M: BorrowMut<Engine>> Tree<M> {
     }
 
     /// A lookup of an event's format, or of the facts that printing needs if `format` is `None`.
-    pub(in crate::fs) fn lookup_of(&self, format: Option<EventId>) -> Lookup {
+    pub(crate) fn lookup_of(&self, format: Option<EventId>) -> Lookup {
         let engine = self.seen();
         Lookup {
             facts: Arc::clone(&engine.facts),
@@ -250,7 +250,7 @@ impl<M: BorrowMut<Engine>> Tree<M> {
     ///
     /// # Errors
     /// As [`Tree::read`].
-    pub(in crate::fs) fn begin_text(
+    pub(crate) fn begin_text(
         &mut self,
         handle: u64,
         offset: u64,
@@ -269,19 +269,19 @@ impl<M: BorrowMut<Engine>> Tree<M> {
     }
 
     /// The instance of an open file.
-    pub(in crate::fs) fn instance_of(&self, handle: u64) -> Option<InstanceId> {
+    pub(crate) fn instance_of(&self, handle: u64) -> Option<InstanceId> {
         self.files.look(handle, |open| open.at.instance)
     }
 
     /// Collects the records of an open file's instance for a short time. Returns whether all were collected.
-    pub(in crate::fs) fn settle(&mut self, handle: u64) -> bool {
+    pub(crate) fn settle(&mut self, handle: u64) -> bool {
         let Some(instance) = self.files.look(handle, |open| open.at.instance) else { return true };
         self.engine().collect_some(instance)
     }
 
     /// Collects the records of an instance before one of its files is opened, if the file shows the records that
     /// exist at that time. Returns whether all were collected.
-    pub(in crate::fs) fn settle_file(&mut self, number: u64) -> bool {
+    pub(crate) fn settle_file(&mut self, number: u64) -> bool {
         let Ok(node) = self.node(number) else { return true };
         let read_kind = node.entry(self.seen()).map(|entry| entry.read_kind);
         !matches!(read_kind, Some(ReadKind::Trace | ReadKind::Snapshot))
@@ -289,7 +289,7 @@ impl<M: BorrowMut<Engine>> Tree<M> {
     }
 
     /// Whether opening a file with `O_TRUNC` changes something. Most files have nothing to empty.
-    pub(in crate::fs) fn truncates(&mut self, number: u64) -> bool {
+    pub(crate) fn truncates(&mut self, number: u64) -> bool {
         let Ok(node) = self.node(number) else { return false };
         node.entry(self.seen()).is_some_and(|entry| entry.truncates.is_some())
     }

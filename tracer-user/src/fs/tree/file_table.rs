@@ -93,12 +93,12 @@ struct Table {
 
 /// The file table of a tree. Clones share one table.
 #[derive(Clone)]
-pub(in crate::fs) struct FileTable {
+pub(crate) struct FileTable {
     table: Arc<Mutex<Table>>,
     /// The owner of files whose owner was not changed.
     pub(super) owner: Owner,
     /// The timestamps of all files.
-    pub(in crate::fs) since: SystemTime,
+    pub(crate) since: SystemTime,
 }
 
 impl FileTable {
@@ -111,19 +111,19 @@ impl FileTable {
     }
 
     /// Whether an open file serves a request at the moment.
-    pub(in crate::fs) fn is_busy(&self, handle: u64) -> bool {
+    pub(crate) fn is_busy(&self, handle: u64) -> bool {
         self.lock().open.get(&handle).is_some_and(|slot| slot.open.is_none())
     }
 
     /// Whether an open file can serve a request: it is not busy, and if a thread is needed for its text, one is free.
-    pub(in crate::fs) fn can_serve(&self, handle: u64, has_thread: bool) -> bool {
+    pub(crate) fn can_serve(&self, handle: u64, has_thread: bool) -> bool {
         let table = self.lock();
         let Some(slot) = table.open.get(&handle) else { return true };
         slot.open.is_some() && (has_thread || !slot.text)
     }
 
     /// Whether a long operation can let this file serve a request: the file can serve it, and its requests are short.
-    pub(in crate::fs) fn can_have_turn(&self, handle: u64, has_thread: bool) -> bool {
+    pub(crate) fn can_have_turn(&self, handle: u64, has_thread: bool) -> bool {
         let table = self.lock();
         let Some(slot) = table.open.get(&handle) else { return true };
         slot.open.as_ref().is_some_and(|open| !open.takes_long()) && (has_thread || !slot.text)
@@ -135,22 +135,22 @@ impl FileTable {
     }
 
     /// Whether a file that is not busy can be closed without another effect.
-    pub(in crate::fs) fn closes_plainly(&self, handle: u64) -> bool {
+    pub(crate) fn closes_plainly(&self, handle: u64) -> bool {
         self.lock().open.get(&handle).is_none_or(|slot| slot.plain && slot.open.is_some())
     }
 
     /// The number of an open file's table of user events, if it has one.
-    pub(in crate::fs) fn user_file(&self, handle: u64) -> Option<u64> {
+    pub(crate) fn user_file(&self, handle: u64) -> Option<u64> {
         self.lock().open.get(&handle)?.user
     }
 
     /// The queue of marks that receives the writes to an open file, if there is one.
-    pub(in crate::fs) fn marks(&self, handle: u64) -> Option<(Arc<Marks>, Mark)> {
+    pub(crate) fn marks(&self, handle: u64) -> Option<(Arc<Marks>, Mark)> {
         self.lock().open.get(&handle)?.marks.clone()
     }
 
     /// Gives an open file the text of the kernel's file that it shows, unless it is busy.
-    pub(in crate::fs) fn put_text(&self, handle: u64, text: std::result::Result<Option<String>, Error>) {
+    pub(crate) fn put_text(&self, handle: u64, text: std::result::Result<Option<String>, Error>) {
         if let Some(open) = self.lock().open.get_mut(&handle).and_then(|slot| slot.open.as_mut()) {
             open.put_text(text);
         }
@@ -192,7 +192,7 @@ impl FileTable {
     }
 
     /// Puts an open file back that was taken out, unless it was removed meanwhile.
-    pub(in crate::fs) fn put_back(&self, handle: u64, open: Open) {
+    pub(crate) fn put_back(&self, handle: u64, open: Open) {
         if let Some(slot) = self.lock().open.get_mut(&handle) {
             slot.open = Some(open);
         }

@@ -151,7 +151,7 @@ pub(super) struct RecordText {
 /// A place in the text of records. A read that needs more time keeps its cursor: with a cursor of the file, a read of a
 /// place further back would begin anew, and two such reads could keep each other from ending.
 #[derive(Debug)]
-pub(in crate::fs) struct Cursor {
+pub(crate) struct Cursor {
     /// The position after the text that is made.
     now: Lines,
     /// Text from offset `start` on.
@@ -161,11 +161,11 @@ pub(in crate::fs) struct Cursor {
 
 /// The text that a read of records requests.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::fs) struct TextSpan {
-    pub(in crate::fs) offset: u64,
-    pub(in crate::fs) size: usize,
+pub(crate) struct TextSpan {
+    pub(crate) offset: u64,
+    pub(crate) size: usize,
     /// Whether a part of it, if it took long to make, is no answer.
-    pub(in crate::fs) whole: bool,
+    pub(crate) whole: bool,
 }
 
 impl RecordText {

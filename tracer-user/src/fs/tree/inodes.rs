@@ -56,10 +56,10 @@ struct State {
 
 /// The inodes that the kernel knows.
 #[derive(Debug, Default)]
-pub(in crate::fs) struct Inodes(Mutex<State>);
+pub(crate) struct Inodes(Mutex<State>);
 
 /// The number of an inode's file.
-pub(in crate::fs) fn file(ino: u64) -> u64 {
+pub(crate) fn file(ino: u64) -> u64 {
     ino & ((1 << NUMBER_BITS) - 1)
 }
 
@@ -69,7 +69,7 @@ impl Inodes {
     }
 
     /// The inode of a file for a payer, which a lookup returns to the kernel.
-    pub(in crate::fs) fn look_up(&self, attributes: &Attributes, payer: u32) -> u64 {
+    pub(crate) fn look_up(&self, attributes: &Attributes, payer: u32) -> u64 {
         if attributes.is_dir {
             return attributes.number;
         }
@@ -86,19 +86,19 @@ impl Inodes {
     }
 
     /// The attributes of a file, if it is an inode that all payers share.
-    pub(in crate::fs) fn shared(&self, ino: u64) -> Option<Attributes> {
+    pub(crate) fn shared(&self, ino: u64) -> Option<Attributes> {
         self.state().shared.get(&ino).map(|known| known.attributes)
     }
 
     /// Attributes of a file were changed.
-    pub(in crate::fs) fn change(&self, attributes: &Attributes) {
+    pub(crate) fn change(&self, attributes: &Attributes) {
         if let Some(known) = self.state().shared.get_mut(&attributes.number) {
             known.attributes = *attributes;
         }
     }
 
     /// The kernel forgets an inode that it looked up so many times.
-    pub(in crate::fs) fn forget(&self, ino: u64, lookups: u64) {
+    pub(crate) fn forget(&self, ino: u64, lookups: u64) {
         let mut state = self.state();
         match ino >> NUMBER_BITS {
             0 => state.forget_shared(ino, lookups),

@@ -10,23 +10,23 @@ use crate::{
 
 /// The facts that a request needs. [`Lookup::run`] stores them where the request looks for them.
 #[derive(Debug)]
-pub(in crate::fs) struct Lookup {
-    pub(in crate::fs) facts: Arc<Facts>,
-    pub(in crate::fs) events: Arc<Events>,
+pub(crate) struct Lookup {
+    pub(crate) facts: Arc<Facts>,
+    pub(crate) events: Arc<Events>,
     /// The event whose format is to be read.
-    pub(in crate::fs) format: Option<EventId>,
+    pub(crate) format: Option<EventId>,
     /// The kernel's file whose text is to be read.
-    pub(in crate::fs) file: Option<&'static str>,
+    pub(crate) file: Option<&'static str>,
     /// Whether to read the facts that printing records needs.
-    pub(in crate::fs) prints: bool,
+    pub(crate) prints: bool,
 }
 
 /// The text of the kernel's file, if the lookup named one.
-pub(in crate::fs) type Text = Option<Result<Option<String>, Error>>;
+pub(crate) type Text = Option<Result<Option<String>, Error>>;
 
 impl Lookup {
     /// Reads the facts. This can take long.
-    pub(in crate::fs) fn run(&self) -> Text {
+    pub(crate) fn run(&self) -> Text {
         if let Some(event) = self.format {
             // The request finds the error again and returns it.
             let _ = self.events.try_format(event, &self.facts);

@@ -1,10 +1,10 @@
 //! The mirror without FUSE: numbers and names of files, open files, and the operations on them.
 
-pub(in crate::fs) mod attributes;
-pub(in crate::fs) mod dispatch;
-pub(in crate::fs) mod file_table;
-pub(in crate::fs) mod held;
-pub(in crate::fs) mod inodes;
-pub(in crate::fs) mod lookup;
-pub(in crate::fs) mod node;
-pub(in crate::fs) mod open;
+pub(crate) mod attributes;
+pub(crate) mod dispatch;
+pub(crate) mod file_table;
+pub(crate) mod held;
+pub(crate) mod inodes;
+pub(crate) mod lookup;
+pub(crate) mod node;
+pub(crate) mod open;

@@ -14,7 +14,7 @@ use crate::{
 
 /// A directory in an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::fs) enum Dir {
+pub(crate) enum Dir {
     /// The instance itself: the root, or a directory in `instances`.
     Instance,
     /// `events`
@@ -35,29 +35,29 @@ pub(in crate::fs) enum Dir {
 
 /// A file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::fs) struct Node {
+pub(crate) struct Node {
     /// The instance.
-    pub(in crate::fs) instance: InstanceId,
+    pub(crate) instance: InstanceId,
     /// The directory.
-    pub(in crate::fs) dir: Dir,
+    pub(crate) dir: Dir,
     /// The position in the directory's table, or the number of the option in `options`, from 1; 0 for the directory
     /// itself.
-    pub(in crate::fs) entry: u32,
+    pub(crate) entry: u32,
 }
 
 /// The number of the root in FUSE (`FUSE_ROOT_ID`).
-pub(in crate::fs) const ROOT: u64 = 1;
+pub(crate) const ROOT: u64 = 1;
 /// A number has this many bits at most.
-pub(in crate::fs) const NUMBER_BITS: u32 = 53;
+pub(crate) const NUMBER_BITS: u32 = 53;
 
 impl Node {
     /// The node of a directory.
-    pub(in crate::fs) fn dir(instance: InstanceId, dir: Dir) -> Self {
+    pub(crate) fn dir(instance: InstanceId, dir: Dir) -> Self {
         Self { instance, dir, entry: 0 }
     }
 
     /// The number: 22 bits of instance, 3 of kind, 20 of index, 8 of entry; plus 1, so that the root has [`ROOT`].
-    pub(in crate::fs) fn number(self) -> u64 {
+    pub(crate) fn number(self) -> u64 {
         let (kind, index) = match self.dir {
             Dir::Instance => (0, 0),
             Dir::Events => (1, 0),
@@ -73,7 +73,7 @@ impl Node {
     }
 
     /// The node of a number. It need not exist.
-    pub(in crate::fs) fn of(number: u64) -> Option<Self> {
+    pub(crate) fn of(number: u64) -> Option<Self> {
         let number = number.checked_sub(ROOT)?;
         let index = (number >> 8 & 0xf_ffff) as u32;
         let dir = match number >> 28 & 7 {
@@ -89,7 +89,7 @@ impl Node {
         Some(Self { instance: InstanceId::new((number >> 31) as u32), dir, entry: (number & 0xff) as u32 })
     }
 
-    pub(in crate::fs) fn is_dir(self) -> bool {
+    pub(crate) fn is_dir(self) -> bool {
         self.entry == 0
     }
 
@@ -113,7 +113,7 @@ impl Node {
     }
 
     /// The entry of a file; `None` for a directory.
-    pub(in crate::fs) fn entry(self, engine: &Engine) -> Option<&'static Entry> {
+    pub(crate) fn entry(self, engine: &Engine) -> Option<&'static Entry> {
         if self.dir == Dir::Options {
             return (self.entry > 0).then_some(&OPTION);
         }
@@ -121,7 +121,7 @@ impl Node {
     }
 
     /// The parent of a directory.
-    pub(in crate::fs) fn parent(self, engine: &Engine) -> Self {
+    pub(crate) fn parent(self, engine: &Engine) -> Self {
         let dir = match self.dir {
             Dir::Instance if self.instance == InstanceId::TOP => Dir::Instance,
             Dir::Instance => return Self::dir(InstanceId::TOP, Dir::Instances),
@@ -136,7 +136,7 @@ impl Node {
     }
 
     /// The files and directories in a directory, by name; `None` if the instance, system or event is gone.
-    pub(in crate::fs) fn children(self, engine: &Engine) -> Option<Vec<(String, Self)>> {
+    pub(crate) fn children(self, engine: &Engine) -> Option<Vec<(String, Self)>> {
         let state = engine.instances().get(self.instance)?;
         let top = self.instance == InstanceId::TOP;
         let dir = |dir| Self::dir(self.instance, dir);
@@ -193,7 +193,7 @@ impl Node {
     }
 
     /// Finds a name in a directory.
-    pub(in crate::fs) fn child(self, name: &str, engine: &Engine) -> Option<Self> {
+    pub(crate) fn child(self, name: &str, engine: &Engine) -> Option<Self> {
         if !self.is_dir() {
             return None;
         }
@@ -225,7 +225,7 @@ impl Node {
     }
 
     /// Whether the file or directory exists.
-    pub(in crate::fs) fn exists(self, engine: &Engine) -> bool {
+    pub(crate) fn exists(self, engine: &Engine) -> bool {
         let Some(state) = engine.instances().get(self.instance) else { return false };
         let here = match self.dir {
             Dir::System(system) => engine.registry().events().system(system).is_some(),
@@ -239,7 +239,7 @@ impl Node {
 
     /// The serial number of the event or system that the file belongs to, which tells it from an earlier one with the
     /// same number; 0 for other files, whose numbers are not reused.
-    pub(in crate::fs) fn serial(self, engine: &Engine) -> u64 {
+    pub(crate) fn serial(self, engine: &Engine) -> u64 {
         let events = engine.registry().events();
         let serial = match self.dir {
             Dir::System(system) => events.system(system).map(|system| system.serial),
@@ -250,7 +250,7 @@ impl Node {
     }
 
     /// Whether it exists as long as its instance, so that the kernel can keep its name.
-    pub(in crate::fs) fn is_permanent(self, engine: &Engine) -> bool {
+    pub(crate) fn is_permanent(self, engine: &Engine) -> bool {
         match self.dir {
             Dir::System(system) => engine.registry().events().is_permanent_system(system),
             Dir::Event(event) => engine.registry().events().is_permanent(event),
@@ -259,7 +259,7 @@ impl Node {
     }
 
     /// The size for stat(2): 0, except for files that can be mapped.
-    pub(in crate::fs) fn size(self, engine: &Engine) -> u64 {
+    pub(crate) fn size(self, engine: &Engine) -> u64 {
         match self.entry(engine).map(|entry| entry.read_kind) {
             Some(ReadKind::Page(_, make)) => make(engine).len() as u64,
             _ => 0,
@@ -267,7 +267,7 @@ impl Node {
     }
 
     /// The permissions and the number of links.
-    pub(in crate::fs) fn mode(self, engine: &Engine) -> (u16, u32) {
+    pub(crate) fn mode(self, engine: &Engine) -> (u16, u32) {
         if let Some(entry) = self.entry(engine) {
             return (entry.mode, 1);
         }

@@ -137,8 +137,8 @@ struct Counted {
 }
 
 /// An open file.
-pub(in crate::fs) struct Open {
-    pub(in crate::fs) at: At,
+pub(crate) struct Open {
+    pub(crate) at: At,
     entry: &'static Entry,
     body: Body,
     /// The payer of the bytes that it holds.
@@ -151,12 +151,7 @@ impl Open {
     /// # Errors
     /// `EACCES` for an open for writing of a file that can be mapped, `ENODEV` if the instance or event is gone,
     /// `EBUSY` if another reader has the pipe, and errors of emptying the file.
-    pub(in crate::fs) fn new(
-        engine: &mut Engine,
-        entry: &'static Entry,
-        at: At,
-        access: Access,
-    ) -> Result<Self> {
+    pub(crate) fn new(engine: &mut Engine, entry: &'static Entry, at: At, access: Access) -> Result<Self> {
         if let Some(truncates) = entry.truncates.filter(|_| access.write && access.truncate) {
             truncates(engine, at)?;
         }
@@ -173,7 +168,7 @@ impl Open {
     }
 
     /// Whether the file is a stream without positions.
-    pub(in crate::fs) fn is_stream(&self) -> bool {
+    pub(crate) fn is_stream(&self) -> bool {
         matches!(
             self.entry.read_kind,
             ReadKind::Pipe | ReadKind::RawPipe | ReadKind::RawSnapshot | ReadKind::UserEvents
@@ -181,18 +176,18 @@ impl Open {
     }
 
     /// Whether closing the file has no other effect.
-    pub(in crate::fs) fn closes_plainly(&self) -> bool {
+    pub(crate) fn closes_plainly(&self) -> bool {
         let paused = matches!(&self.body, Body::Trace(text) if text.paused);
         !paused && !matches!(self.body, Body::User { .. }) && self.entry.closes.is_none()
     }
 
     /// The queue of marks that receives the writes, if they make marks.
-    pub(in crate::fs) fn marks(&self, engine: &Engine) -> Option<(Arc<Marks>, Mark)> {
+    pub(crate) fn marks(&self, engine: &Engine) -> Option<(Arc<Marks>, Mark)> {
         engine.marks(self.at.instance).zip(self.entry.marks)
     }
 
     /// The number of the file's table of user events, if it has one.
-    pub(in crate::fs) fn user_file(&self) -> Option<u64> {
+    pub(crate) fn user_file(&self) -> Option<u64> {
         match self.body {
             Body::User { number, .. } => Some(number),
             _ => None,
@@ -200,7 +195,7 @@ impl Open {
     }
 
     /// The page that a mapping shows, if the file can be mapped.
-    pub(in crate::fs) fn page(&self, engine: &Engine) -> Option<Vec<u8>> {
+    pub(crate) fn page(&self, engine: &Engine) -> Option<Vec<u8>> {
         match self.entry.read_kind {
             ReadKind::Page(_, make) => Some(make(engine)),
             _ => None,
@@ -208,12 +203,12 @@ impl Open {
     }
 
     /// Whether reads return pages of records.
-    pub(in crate::fs) fn has_pages(&self) -> bool {
+    pub(crate) fn has_pages(&self) -> bool {
         matches!(self.body, Body::Raw(..))
     }
 
     /// The name of the kernel's file that must be read for a read at this offset.
-    pub(in crate::fs) fn kernel_file(&self, offset: u64) -> Option<&'static str> {
+    pub(crate) fn kernel_file(&self, offset: u64) -> Option<&'static str> {
         match &self.body {
             Body::Kernel(text) if text.is_needed(offset) => Some(self.entry.name),
             _ => None,
@@ -221,7 +216,7 @@ impl Open {
     }
 
     /// Stores the text of the kernel's file for the next read.
-    pub(in crate::fs) fn put_text(&mut self, text: std::result::Result<Option<String>, Error>) {
+    pub(crate) fn put_text(&mut self, text: std::result::Result<Option<String>, Error>) {
         if let (ReadKind::Kernel(make), Body::Kernel(kept)) = (self.entry.read_kind, &mut self.body) {
             kept.put(&self.holder, make(text));
         }
@@ -231,7 +226,7 @@ impl Open {
     ///
     /// # Errors
     /// `EINVAL` if the file cannot be read, and errors of making the text.
-    pub(in crate::fs) fn read(&mut self, engine: &mut Engine, offset: u64, size: usize) -> Result<Outcome> {
+    pub(crate) fn read(&mut self, engine: &mut Engine, offset: u64, size: usize) -> Result<Outcome> {
         let data = |data| Ok(Outcome::Data(data));
         let waits = |found: Option<Vec<u8>>| Ok(found.map_or(Outcome::Wait, Outcome::Data));
         let Self { at, holder, .. } = self;
@@ -288,13 +283,13 @@ impl Open {
     }
 
     /// Whether a read makes text of records, which another thread can do ([`Open::read_text`]).
-    pub(in crate::fs) fn makes_text(&self) -> bool {
+    pub(crate) fn makes_text(&self) -> bool {
         matches!(self.body, Body::Trace(_))
     }
 
     /// Begins to read text of records at an offset. `begun` is the cursor of a read that needs more time. `None` for
     /// other files.
-    pub(in crate::fs) fn begin_text(
+    pub(crate) fn begin_text(
         &mut self,
         engine: &Engine,
         offset: u64,
@@ -310,7 +305,7 @@ impl Open {
     ///
     /// # Errors
     /// The cursor.
-    pub(in crate::fs) fn read_text(
+    pub(crate) fn read_text(
         &mut self,
         context: &LineContext,
         span: TextSpan,
@@ -323,7 +318,7 @@ impl Open {
     }
 
     /// The functions behind writes that name user files, if writes do.
-    pub(in crate::fs) fn names(&self) -> Option<FileNames> {
+    pub(crate) fn names(&self) -> Option<FileNames> {
         self.entry.names
     }
 
@@ -332,7 +327,7 @@ impl Open {
     ///
     /// # Errors
     /// `EINVAL` if the file cannot be written, and errors of the command.
-    pub(in crate::fs) fn write(
+    pub(crate) fn write(
         &mut self,
         engine: &mut Engine,
         data: &[u8],
@@ -351,7 +346,7 @@ impl Open {
     }
 
     /// Returns the readiness for poll(2); `waits` if the caller sleeps until the file is ready.
-    pub(in crate::fs) fn poll(&mut self, engine: &mut Engine, waits: bool) -> Ready {
+    pub(crate) fn poll(&mut self, engine: &mut Engine, waits: bool) -> Ready {
         let at = self.at;
         let Body::Hist(counted) = &mut self.body else {
             return Ready { input: self.is_ready(engine), news: false };
@@ -363,7 +358,7 @@ impl Open {
     }
 
     /// Whether a thread that polls the file must be woken now.
-    pub(in crate::fs) fn is_awaited(&self, engine: &mut Engine) -> bool {
+    pub(crate) fn is_awaited(&self, engine: &mut Engine) -> bool {
         match &self.body {
             Body::Hist(counted) => {
                 counted.asked != histograms::hits_seen(engine, self.at.instance, counted.event, true)
@@ -373,12 +368,12 @@ impl Open {
     }
 
     /// Whether the file must be looked at regularly to learn when it is ready: records do not wake the daemon.
-    pub(in crate::fs) fn needs_looking_at(&self) -> bool {
+    pub(crate) fn needs_looking_at(&self) -> bool {
         !matches!(self.body, Body::Hist(_))
     }
 
     /// Whether its text can take long to make. Another thread makes it then, which is not possible in a turn.
-    pub(in crate::fs) fn takes_long(&self) -> bool {
+    pub(crate) fn takes_long(&self) -> bool {
         matches!(self.body, Body::Hist(_))
     }
 
@@ -397,7 +392,7 @@ impl Open {
     }
 
     /// Closes the file.
-    pub(in crate::fs) fn close(self, engine: &mut Engine) {
+    pub(crate) fn close(self, engine: &mut Engine) {
         match self.body {
             Body::Trace(text) if text.paused => engine.pause(self.at.instance, false),
             Body::Pipe(_) => engine.instances_mut().give_pipe(self.at.instance, self.at.cpu()),

@@ -12,7 +12,7 @@ use crate::render::printf::pointer::{self, Extension, Memory, bad_address, until
 use crate::render::printf::spec::{LARGEST, Spec};
 
 /// One run over one record.
-pub(in crate::render) struct Eval<'a> {
+pub(crate) struct Eval<'a> {
     program: &'a Program,
     record: &'a [u8],
     env: &'a dyn RenderEnv,

@@ -317,7 +317,7 @@ mod tests {
         );
         assert_eq!(
             imports(
-                "pub use a::B;\npub(crate) use c::D;\npub(in crate::x) use e::{F};\n\
+                "pub use a::B;\npub(crate) use c::D;\npub(crate) use e::{F};\n\
                  #[x] use g::H as _;\nuse {i};"
             ),
             ["pub B = a::B", "pub D = c::D", "pub F = e::F", "_ = g::H", "i = i"]
@@ -333,7 +333,7 @@ mod tests {
             ["crate::a::B", "super::c::D", "e::F", "e::g", "h::I", "k::L"]
         );
         assert_eq!(
-            paths("::std::x(); pub(in crate::a) struct B; macro_rules! m { () => { $crate::c::d() } }"),
+            paths("::std::x(); pub(crate) struct B; macro_rules! m { () => { $crate::c::d() } }"),
             ["crate::c::d"]
         );
     }

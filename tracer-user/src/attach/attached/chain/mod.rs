@@ -50,7 +50,7 @@ use std::{
 };
 
 use self::point::{Consumer, Point};
-pub(in crate::attach) use self::{
+pub(crate) use self::{
     order::{Rank, Sort},
     point::LeftPoint,
 };
@@ -132,7 +132,7 @@ impl Places {
 
 /// A consumer of a tracepoint. It leaves the chain when this is dropped.
 #[derive(Debug)]
-pub(in crate::attach) struct ChainPlace {
+pub(crate) struct ChainPlace {
     chains: Chains,
     via: AttachPoint,
     key: PointKey,
@@ -176,7 +176,7 @@ impl Chains {
     }
 
     /// Adds a consumer without a program. A new point is not linked yet.
-    pub(in crate::attach) fn join(
+    pub(crate) fn join(
         &self,
         via: &AttachPoint,
         rank: Rank,
@@ -224,36 +224,36 @@ impl Chains {
     }
 
     /// A new number for a session, which identifies its consumers.
-    pub(in crate::attach) fn next_session(&self) -> u64 {
+    pub(crate) fn next_session(&self) -> u64 {
         let mut state = self.lock();
         state.sessions += 1;
         state.sessions
     }
 
     /// Hits for which the kernel did not run a gate that perf tracepoints share.
-    pub(in crate::attach) fn missed(&self) -> u64 {
+    pub(crate) fn missed(&self) -> u64 {
         self.lock().tables.missed()
     }
 
     /// Passes to the guard process the perf tracepoints that it does not hold yet.
-    pub(in crate::attach) fn guard(&self, guard: &Arc<Guard>) {
+    pub(crate) fn guard(&self, guard: &Arc<Guard>) {
         guard::guard(guard, self.lock().points.values_mut().flatten());
     }
 }
 
 impl ChainPlace {
     /// The slot of the point. At a perf tracepoint, programs take it from the attach cookie.
-    pub(in crate::attach) fn lease(&self) -> &Arc<SlotLease> {
+    pub(crate) fn lease(&self) -> &Arc<SlotLease> {
         &self.lease
     }
 
     /// Sets the program, in place of the old one.
-    pub(in crate::attach) fn set(&self, program: Arc<Prog>) -> Result<(), Cause> {
+    pub(crate) fn set(&self, program: Arc<Prog>) -> Result<(), Cause> {
         self.with_point(|point, table| point.set(self.number, Some(program), table.array()))
     }
 
     /// Removes the program: it does not run at hits from here on.
-    pub(in crate::attach) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         // The empty program is set in its place, or the entry is cleared, which does not fail.
         let _ = self.with_point(|point, table| point.set(self.number, None, table.array()));
     }
@@ -272,7 +272,7 @@ impl ChainPlace {
     /// Links the point, if it is not linked yet. `opened` is its perf event, if it is open already. With
     /// `shares_gate`, perf tracepoints share a gate: a hit costs 10 ns more, and no gate is loaded for each of many
     /// events.
-    pub(in crate::attach) fn connect(
+    pub(crate) fn connect(
         &self,
         opened: Option<Result<PerfEvent, Cause>>,
         shares_gate: bool,
@@ -286,13 +286,13 @@ impl ChainPlace {
     }
 
     /// Hits for which the kernel did not run the gate since this consumer joined. 0 if the point shares its gate.
-    pub(in crate::attach) fn missed(&self) -> u64 {
+    pub(crate) fn missed(&self) -> u64 {
         let missed = self.with_point(|point, _| Ok(point.missed())).unwrap_or(0);
         missed.saturating_sub(self.missed_before)
     }
 
     /// Leaves the chain. If this was the last consumer, returns the link for the caller to close.
-    pub(in crate::attach) fn leave(&self) -> Option<LeftPoint> {
+    pub(crate) fn leave(&self) -> Option<LeftPoint> {
         let mut state = self.chains.lock();
         let State { tables, places, points, .. } = &mut *state;
         let table = tables.table(&self.via).ok()?;

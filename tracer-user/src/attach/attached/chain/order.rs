@@ -8,15 +8,15 @@
 
 /// The session of a consumer, and the consumer's sort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::attach) struct Rank {
+pub(crate) struct Rank {
     /// The session's number.
-    pub(in crate::attach) session: u64,
-    pub(in crate::attach) sort: Sort,
+    pub(crate) session: u64,
+    pub(crate) sort: Sort,
 }
 
 /// The sort of a consumer, in the order of calls for one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::attach) enum Sort {
+pub(crate) enum Sort {
     /// The event itself.
     Event,
     /// A histogram, an event probe or a relay.

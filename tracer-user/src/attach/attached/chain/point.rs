@@ -59,7 +59,7 @@ pub(super) struct Consumer {
 /// The link, gate and slot of a tracepoint whose last consumer left. They are dropped in this order. Only for a link
 /// that [`LeftPoint::into_perf`] gives away the slot is free before it is closed.
 #[derive(Debug)]
-pub(in crate::attach) struct LeftPoint {
+pub(crate) struct LeftPoint {
     link: Option<PointLink>,
     _gate: Option<OwnGate>,
     _lease: Arc<SlotLease>,
@@ -68,7 +68,7 @@ pub(in crate::attach) struct LeftPoint {
 impl LeftPoint {
     /// The link and the perf event, which the caller closes in this order. `None` for a raw tracepoint, and if they
     /// are left to the guard.
-    pub(in crate::attach) fn into_perf(mut self) -> Option<[OwnedFd; 2]> {
+    pub(crate) fn into_perf(mut self) -> Option<[OwnedFd; 2]> {
         match self.link.take() {
             Some(PointLink::Perf { held: Some(held), .. }) if held.is_left() => None,
             Some(PointLink::Perf { link, event, .. }) => Some([link, event]),

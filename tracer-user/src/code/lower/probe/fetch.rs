@@ -26,7 +26,7 @@ const SYMBOL_MAX: i32 = 640;
 
 /// Fetches the values whose bytes (first, end) are `wanted`. `whole` removes the arguments saved at the entry, because
 /// nothing reads them after the whole record.
-pub(in crate::code::lower) fn fetch_all(
+pub(crate) fn fetch_all(
     emit: &mut Emitter,
     plan: &ProbePlan,
     whole: bool,

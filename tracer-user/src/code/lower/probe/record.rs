@@ -18,7 +18,7 @@ use crate::{
 const ALIGNMENT: usize = 4;
 
 /// Lowers a dynamic event's record to `tracer_record`.
-pub(in crate::code::lower) fn record(plan: &ProbePlan) -> Result<Code, LowerError> {
+pub(crate) fn record(plan: &ProbePlan) -> Result<Code, LowerError> {
     let size = plan.fixed.next_multiple_of(ALIGNMENT);
     if size > MAX_PAYLOAD {
         return Err(LowerError::RecordSize(size));

@@ -269,7 +269,7 @@ impl Memory {
 }
 
 /// The source that covers all of these bytes.
-pub(in crate::code::lower) fn covering(
+pub(crate) fn covering(
     fields: &[FieldSource],
     offset: usize,
     size: usize,

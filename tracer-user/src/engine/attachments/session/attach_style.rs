@@ -5,7 +5,7 @@ use crate::attach::{AttachPoint, Dispatch};
 
 /// How the programs of a session are attached.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::engine) struct AttachStyle {
+pub(crate) struct AttachStyle {
     /// Whether programs are never replaced.
     fixed: bool,
     /// Whether events share programs although they are fixed, because there are many.
@@ -14,12 +14,12 @@ pub(in crate::engine) struct AttachStyle {
 
 impl AttachStyle {
     /// The style of programs that are never replaced (`fixed`), or of programs that can be replaced.
-    pub(in crate::engine) fn new(fixed: bool) -> Self {
+    pub(crate) fn new(fixed: bool) -> Self {
         Self { fixed, shares: false }
     }
 
     /// Lets events share programs from now on.
-    pub(in crate::engine) fn share(&mut self) {
+    pub(crate) fn share(&mut self) {
         self.shares = true;
     }
 

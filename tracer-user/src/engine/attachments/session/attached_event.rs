@@ -10,21 +10,21 @@ use crate::{
 };
 
 /// The trial of hooks in a session that does not trace yet, with hits of this thread.
-pub(in crate::engine) fn trial(session: &mut InstanceSession, own_thread: u32) -> Trial<'_> {
+pub(crate) fn trial(session: &mut InstanceSession, own_thread: u32) -> Trial<'_> {
     Trial { session: &mut session.session, drain: &mut session.queue.drain, own_thread }
 }
 
 /// Counts of the hits of an event, on all CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::engine) struct HitCounts {
+pub(crate) struct HitCounts {
     /// Hits that reached the programs, by outcome.
-    pub(in crate::engine) counters: Counters,
+    pub(crate) counters: Counters,
     /// Hits for which the kernel did not run the event's own programs.
-    pub(in crate::engine) missed: u64,
+    pub(crate) missed: u64,
 }
 
 /// The counts of an event, summed over its probes.
-pub(in crate::engine) fn counts(session: &InstanceSession, event: EventId) -> HitCounts {
+pub(crate) fn counts(session: &InstanceSession, event: EventId) -> HitCounts {
     let own = session.attached.get(&event).map(|(attached, _)| attached);
     let emitted = session.emitted.get(&event).map(|(attached, _)| attached);
     let probes = session.probes.get(&event).into_iter().flat_map(AttachedProbes::all);
@@ -40,10 +40,7 @@ pub(in crate::engine) fn counts(session: &InstanceSession, event: EventId) -> Hi
 
 /// The hooks of an event, each with the reason why it is no raw tracepoint. Empty for an event that other programs
 /// emit.
-pub(in crate::engine) fn hooks(
-    session: &InstanceSession,
-    event: EventId,
-) -> impl Iterator<Item = (&AttachPoint, &str)> {
+pub(crate) fn hooks(session: &InstanceSession, event: EventId) -> impl Iterator<Item = (&AttachPoint, &str)> {
     let own = session.attached.get(&event).map(|(_, plan)| (&plan.via, plan.reason.as_str()));
     let probes = session.probes.get(&event).into_iter().flat_map(AttachedProbes::all);
     own.into_iter().chain(probes.map(|(_, candidate)| (&candidate.via, "")))

@@ -11,7 +11,7 @@ use crate::event::Slot;
 
 /// Counts by CPU.
 #[derive(Debug)]
-pub(in crate::engine) struct CountLedger {
+pub(crate) struct CountLedger {
     /// Counts of rows that their events released.
     returned: Vec<Counters>,
     /// The part of `returned` that is of the last event of each row, for the CPUs with hits.
@@ -26,7 +26,7 @@ pub(in crate::engine) struct CountLedger {
 
 impl CountLedger {
     /// A ledger for this many CPUs.
-    pub(in crate::engine) fn new(cpus: usize) -> Self {
+    pub(crate) fn new(cpus: usize) -> Self {
         Self {
             returned: vec![Counters::default(); cpus],
             last: HashMap::new(),
@@ -37,7 +37,7 @@ impl CountLedger {
     }
 
     /// Adds the counts of a row that its event releases.
-    pub(in crate::engine) fn add_row(&mut self, slot: Slot, row: impl Fn(u32) -> Counters) {
+    pub(crate) fn add_row(&mut self, slot: Slot, row: impl Fn(u32) -> Counters) {
         let mut last = Vec::new();
         for (cpu, returned) in (0..).zip(&mut self.returned) {
             let row = row(cpu);
@@ -51,7 +51,7 @@ impl CountLedger {
 
     /// Subtracts what [`CountLedger::add_row`] added, because the row's event uses it again. The row itself may have
     /// more hits by now.
-    pub(in crate::engine) fn remove_row(&mut self, slot: Slot) {
+    pub(crate) fn remove_row(&mut self, slot: Slot) {
         for (cpu, row) in self.last.remove(&slot).unwrap_or_default() {
             if let Some(returned) = self.returned.get_mut(cpu as usize) {
                 *returned = returned.minus(row);
@@ -60,35 +60,35 @@ impl CountLedger {
     }
 
     /// The counts of released rows on a CPU.
-    pub(in crate::engine) fn returned(&self, cpu: u32) -> Counters {
+    pub(crate) fn returned(&self, cpu: u32) -> Counters {
         self.returned.get(cpu as usize).copied().unwrap_or_default()
     }
 
     /// Reports all lost hits of a CPU. Returns how many of them were not reported before.
-    pub(in crate::engine) fn report_lost(&mut self, cpu: u32, lost: u64) -> u64 {
+    pub(crate) fn report_lost(&mut self, cpu: u32, lost: u64) -> u64 {
         let before = self.reported.get_mut(cpu as usize).map_or(lost, |all| std::mem::replace(all, lost));
         lost.saturating_sub(before)
     }
 
     /// Stores the counts of a CPU whose buffer is emptied.
-    pub(in crate::engine) fn set_baseline(&mut self, cpu: u32, all: Counters) {
+    pub(crate) fn set_baseline(&mut self, cpu: u32, all: Counters) {
         if let Some(baseline) = self.baseline.get_mut(cpu as usize) {
             *baseline = all;
         }
     }
 
     /// Stores the missed hits when all buffers are emptied.
-    pub(in crate::engine) fn set_missed_baseline(&mut self, all: u64) {
+    pub(crate) fn set_missed_baseline(&mut self, all: u64) {
         self.missed_baseline = all;
     }
 
     /// The part of a CPU's counts since its buffer was last emptied.
-    pub(in crate::engine) fn since_emptied(&self, cpu: u32, all: Counters) -> Counters {
+    pub(crate) fn since_emptied(&self, cpu: u32, all: Counters) -> Counters {
         all.minus(self.baseline.get(cpu as usize).copied().unwrap_or_default())
     }
 
     /// The part of the missed hits since the buffers were last emptied.
-    pub(in crate::engine) fn missed_since_emptied(&self, all: u64) -> u64 {
+    pub(crate) fn missed_since_emptied(&self, all: u64) -> u64 {
         all.saturating_sub(self.missed_baseline)
     }
 }

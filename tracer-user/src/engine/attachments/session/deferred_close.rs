@@ -29,7 +29,7 @@ struct State {
 
 /// The parked events of one instance.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct DeferredClose {
+pub(crate) struct DeferredClose {
     state: Arc<Mutex<State>>,
 }
 
@@ -39,24 +39,24 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 
 impl DeferredClose {
     /// Takes an event that is still parked.
-    pub(in crate::engine) fn take(&self, event: EventId) -> Option<Parked> {
+    pub(crate) fn take(&self, event: EventId) -> Option<Parked> {
         let mut state = lock(&self.state);
         state.touched = Some(Instant::now());
         state.parked.remove(&event)
     }
 
     /// Whether an event is parked.
-    pub(in crate::engine) fn has(&self, event: EventId) -> bool {
+    pub(crate) fn has(&self, event: EventId) -> bool {
         lock(&self.state).parked.contains_key(&event)
     }
 
     /// Removes and returns all parked events.
-    pub(in crate::engine) fn end(&self) -> Vec<Parked> {
+    pub(crate) fn end(&self) -> Vec<Parked> {
         lock(&self.state).parked.drain().map(|(_, parked)| parked).collect()
     }
 
     /// Parks events.
-    pub(in crate::engine) fn add(&self, events: impl IntoIterator<Item = (EventId, Parked)>) {
+    pub(crate) fn add(&self, events: impl IntoIterator<Item = (EventId, Parked)>) {
         let mut state = lock(&self.state);
         state.parked.extend(events);
         state.touched = Some(Instant::now());

@@ -12,32 +12,32 @@ use crate::{
 
 /// The processing of a hit by an event's program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::engine) struct EventSettings {
-    pub(in crate::engine) filter: Option<Filter>,
+pub(crate) struct EventSettings {
+    pub(crate) filter: Option<Filter>,
     /// The triggers, the newest first.
-    pub(in crate::engine) triggers: Vec<Trigger>,
+    pub(crate) triggers: Vec<Trigger>,
     /// Whether triggers enable and disable the event.
-    pub(in crate::engine) soft: bool,
+    pub(crate) soft: bool,
     /// Whether histograms run after the triggers.
-    pub(in crate::engine) counted: bool,
+    pub(crate) counted: bool,
     /// Whether records of the kernel stack and of the user stack follow each record.
-    pub(in crate::engine) stacks: [bool; 2],
+    pub(crate) stacks: [bool; 2],
     /// Kinds of the records of these stacks.
-    pub(in crate::engine) stack_kinds: [u16; 2],
+    pub(crate) stack_kinds: [u16; 2],
 }
 
 /// Settings of an event with its format.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct EventConfig<'a> {
-    pub(in crate::engine) format: &'a Format,
-    pub(in crate::engine) settings: &'a EventSettings,
+pub(crate) struct EventConfig<'a> {
+    pub(crate) format: &'a Format,
+    pub(crate) settings: &'a EventSettings,
     /// Whether the event is soft-disabled when it is attached.
-    pub(in crate::engine) begins_off: bool,
+    pub(crate) begins_off: bool,
 }
 
 impl<'a> EventConfig<'a> {
     /// The request for a program with a hook.
-    pub(in crate::engine) fn request<'b>(&self, via: &'b AttachPoint, hook: &'b ProgramContext) -> Request<'b>
+    pub(crate) fn request<'b>(&self, via: &'b AttachPoint, hook: &'b ProgramContext) -> Request<'b>
     where
         'a: 'b,
     {
@@ -67,11 +67,7 @@ impl<'a> EventConfig<'a> {
     }
 
     /// The request for a program that gets complete records instead of hits.
-    pub(in crate::engine) fn emitted_request(
-        &self,
-        via: &'a AttachPoint,
-        hook: &'a ProgramContext,
-    ) -> Request<'a> {
+    pub(crate) fn emitted_request(&self, via: &'a AttachPoint, hook: &'a ProgramContext) -> Request<'a> {
         let mut request = self.request(via, hook);
         request.other = None;
         request.hit_actions.shared_row = true;

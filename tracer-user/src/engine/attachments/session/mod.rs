@@ -4,13 +4,13 @@
 //! that each can be replaced and detached while its event fires. A disabled event stays parked on its hook for a
 //! while, because closing perf events is slow and events are often enabled again ([`deferred_close`]).
 
-pub(in crate::engine) mod attach_style;
-pub(in crate::engine) mod attached_event;
-pub(in crate::engine) mod count_ledger;
+pub(crate) mod attach_style;
+pub(crate) mod attached_event;
+pub(crate) mod count_ledger;
 mod deferred_close;
-pub(in crate::engine) mod event_config;
-pub(in crate::engine) mod probes;
-pub(in crate::engine) mod ring_queue;
+pub(crate) mod event_config;
+pub(crate) mod probes;
+pub(crate) mod ring_queue;
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -49,10 +49,10 @@ const SLOTS: u32 = 8192;
 
 /// An instance's part in the kernel.
 #[derive(Debug)]
-pub(in crate::engine) struct InstanceSession {
+pub(crate) struct InstanceSession {
     session: Session,
-    pub(in crate::engine) style: AttachStyle,
-    pub(in crate::engine) queue: RingQueue,
+    pub(crate) style: AttachStyle,
+    pub(crate) queue: RingQueue,
     attached: HashMap<EventId, (Attached, AttachPlan)>,
     /// Dynamic events.
     probes: HashMap<EventId, AttachedProbes>,
@@ -64,7 +64,7 @@ pub(in crate::engine) struct InstanceSession {
     /// its values.
     emitted: HashMap<EventId, (Attached, ProgramContext)>,
     /// Relays, which pass the records of dynamic events to dependents.
-    pub(in crate::engine) relays: HashMap<EventId, Vec<(Attached, Candidate)>>,
+    pub(crate) relays: HashMap<EventId, Vec<(Attached, Candidate)>>,
     /// Idle events: they are disabled and in soft mode, and have no program, because other programs do all the work.
     idle: BTreeSet<EventId>,
     /// Programs for records that are written to `inject`, made on first use.
@@ -77,7 +77,7 @@ pub(in crate::engine) struct InstanceSession {
 
 /// The threads that a session traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) enum Scope {
+pub(crate) enum Scope {
     /// All threads, unless a request selects others.
     Every,
     /// The threads that the session's lists select. The lists may be inactive.
@@ -88,7 +88,7 @@ pub(in crate::engine) enum Scope {
 
 /// Makes sessions, from facts that are found once and objects that all sessions share.
 #[derive(Debug)]
-pub(in crate::engine) struct SessionFactory {
+pub(crate) struct SessionFactory {
     context: Context,
     own: ids::Ids,
     calls: Option<Calls>,
@@ -98,7 +98,7 @@ pub(in crate::engine) struct SessionFactory {
 
 impl SessionFactory {
     /// Finds the facts: how programs read their context, and the ids of this process.
-    pub(in crate::engine) fn find(facts: &Facts, options: AttachOptions) -> Result<Self, AttachError> {
+    pub(crate) fn find(facts: &Facts, options: AttachOptions) -> Result<Self, AttachError> {
         let own = ids::own().map_err(|cause| AttachError::new("own process id", cause))?;
         let context = context::find(facts);
         let calls = context.registers.map(|registers| Calls::new(registers, context.cast));
@@ -106,22 +106,22 @@ impl SessionFactory {
     }
 
     /// The options that hold for all instances.
-    pub(in crate::engine) fn options(&self) -> AttachOptions {
+    pub(crate) fn options(&self) -> AttachOptions {
         self.options
     }
 
     /// The dispatchers for histograms on system calls.
-    pub(in crate::engine) fn calls(&self) -> Option<&Calls> {
+    pub(crate) fn calls(&self) -> Option<&Calls> {
         self.calls.as_ref()
     }
 
     /// The chains of tracepoints, which all sessions and histograms share.
-    pub(in crate::engine) fn chains(&self) -> &Chains {
+    pub(crate) fn chains(&self) -> &Chains {
         &self.chains
     }
 
     /// Makes a session and its rings.
-    pub(in crate::engine) fn session(
+    pub(crate) fn session(
         &self,
         ring_bytes: u32,
         slots: u32,
@@ -148,7 +148,7 @@ impl SessionFactory {
 
 impl InstanceSession {
     /// Makes the session; nothing is traced yet.
-    pub(in crate::engine) fn new(factory: &SessionFactory, facts: &Facts) -> Result<Self, AttachError> {
+    pub(crate) fn new(factory: &SessionFactory, facts: &Facts) -> Result<Self, AttachError> {
         let recording = factory.options.recording;
         let (ring_bytes, slots, scope) = match recording {
             Some(RecordingOptions { ring_bytes, slots, listed_only }) => {
@@ -177,17 +177,17 @@ impl InstanceSession {
     }
 
     /// The session of the attach layer, mutable.
-    pub(in crate::engine) fn kernel_mut(&mut self) -> &mut Session {
+    pub(crate) fn kernel_mut(&mut self) -> &mut Session {
         &mut self.session
     }
 
     /// The session of the attach layer.
-    pub(in crate::engine) fn kernel(&self) -> &Session {
+    pub(crate) fn kernel(&self) -> &Session {
         &self.session
     }
 
     /// The slot of an attached event.
-    pub(in crate::engine) fn slot(&self, event: EventId) -> Option<Slot> {
+    pub(crate) fn slot(&self, event: EventId) -> Option<Slot> {
         let attached = self.attached.get(&event).and_then(|(attached, _)| attached.slot());
         // A dynamic event is soft-disabled through the slot of its first probe.
         let attached = attached.or_else(|| self.probes.get(&event)?.slots().next());
@@ -195,35 +195,35 @@ impl InstanceSession {
     }
 
     /// Whether a disabled event is still parked on its hook.
-    pub(in crate::engine) fn is_parked(&self, event: EventId) -> bool {
+    pub(crate) fn is_parked(&self, event: EventId) -> bool {
         self.deferred_close.has(event)
     }
 
     /// Whether an attached event is soft-disabled, by a trigger or by user space.
-    pub(in crate::engine) fn is_soft_off(&self, event: EventId) -> bool {
+    pub(crate) fn is_soft_off(&self, event: EventId) -> bool {
         self.is_idle(event) || self.slot(event).is_some_and(|slot| self.session.switches().soft(slot))
     }
 
     /// Whether a disabled event has no program, although it counts as attached.
-    pub(in crate::engine) fn is_idle(&self, event: EventId) -> bool {
+    pub(crate) fn is_idle(&self, event: EventId) -> bool {
         self.idle.contains(&event)
     }
 
     /// Removes the program of a disabled event that counts as attached.
-    pub(in crate::engine) fn idle_at(&mut self, event: EventId) {
+    pub(crate) fn idle_at(&mut self, event: EventId) {
         self.detach([event]);
         self.idle.insert(event);
     }
 
     /// Soft-disables or soft-enables an attached event, as a trigger would.
-    pub(in crate::engine) fn set_soft_off(&self, event: EventId, off: bool) {
+    pub(crate) fn set_soft_off(&self, event: EventId, off: bool) {
         if let Some(slot) = self.slot(event) {
             self.session.switches().set_soft(slot, off);
         }
     }
 
     /// Attaches an event to its hook, or resumes it if it is parked there.
-    pub(in crate::engine) fn attach_hook(
+    pub(crate) fn attach_hook(
         &mut self,
         event: EventId,
         chosen: &AttachPlan,
@@ -250,7 +250,7 @@ impl InstanceSession {
     }
 
     /// Plans the link of an event at a file. `None` for an event elsewhere, and for one that is attached or parked.
-    pub(in crate::engine) fn plan_attach(
+    pub(crate) fn plan_attach(
         &mut self,
         event: EventId,
         chosen: &AttachPlan,
@@ -264,7 +264,7 @@ impl InstanceSession {
     }
 
     /// Stores a planned event whose link was made. [`InstanceSession::attach_hook`] finds it attached.
-    pub(in crate::engine) fn finish_attach(
+    pub(crate) fn finish_attach(
         &mut self,
         event: EventId,
         chosen: &AttachPlan,
@@ -279,11 +279,7 @@ impl InstanceSession {
     }
 
     /// Replaces the program of an attached event.
-    pub(in crate::engine) fn change(
-        &mut self,
-        event: EventId,
-        config: &EventConfig<'_>,
-    ) -> Result<(), AttachError> {
+    pub(crate) fn change(&mut self, event: EventId, config: &EventConfig<'_>) -> Result<(), AttachError> {
         self.drop_injected(event);
         if self.probes.contains_key(&event) {
             return self.change_probes(event, config);
@@ -297,7 +293,7 @@ impl InstanceSession {
     }
 
     /// Enables an event without a hook.
-    pub(in crate::engine) fn attach_emitted(
+    pub(crate) fn attach_emitted(
         &mut self,
         event: EventId,
         hook: ProgramContext,
@@ -315,7 +311,7 @@ impl InstanceSession {
 
     /// The code by which another program processes a record of an event without a hook. `None` if the event is not
     /// enabled in this instance.
-    pub(in crate::engine) fn emitted_block(
+    pub(crate) fn emitted_block(
         &self,
         event: EventId,
         config: &EventConfig<'_>,
@@ -328,18 +324,13 @@ impl InstanceSession {
 
     /// Passes a record from user space to an event without a hook, if it is enabled. Returns the requests of its
     /// triggers.
-    pub(in crate::engine) fn emit(
-        &self,
-        event: EventId,
-        record: &[u8],
-        writer: &Writer,
-    ) -> Result<u64, AttachError> {
+    pub(crate) fn emit(&self, event: EventId, record: &[u8], writer: &Writer) -> Result<u64, AttachError> {
         self.emitted.get(&event).map_or(Ok(0), |(on, _)| on.run(record, writer))
     }
 
     /// Processes a record that is written to an event's `inject`. Returns the requests of its triggers. If neither a
     /// trigger nor a histogram reads the record, the triggers do not run.
-    pub(in crate::engine) fn inject(
+    pub(crate) fn inject(
         &mut self,
         event: EventId,
         config: &EventConfig<'_>,
@@ -369,10 +360,7 @@ impl InstanceSession {
     }
 
     /// Sets or removes the program that runs the triggers of `trace_marker`.
-    pub(in crate::engine) fn set_marker(
-        &mut self,
-        config: Option<&EventConfig<'_>>,
-    ) -> Result<(), AttachError> {
+    pub(crate) fn set_marker(&mut self, config: Option<&EventConfig<'_>>) -> Result<(), AttachError> {
         let marker = match config {
             Some(config) => {
                 let mut request = config.request(&AttachPoint::Inject, &ProgramContext::Inject);
@@ -386,12 +374,12 @@ impl InstanceSession {
     }
 
     /// Runs the triggers of `trace_marker` on a record. Returns their requests.
-    pub(in crate::engine) fn marked(&self, record: &[u8], writer: &Writer) -> Result<u64, AttachError> {
+    pub(crate) fn marked(&self, record: &[u8], writer: &Writer) -> Result<u64, AttachError> {
         self.marker.as_ref().map_or(Ok(0), |marker| marker.run(record, writer))
     }
 
     /// Disables events, at once.
-    pub(in crate::engine) fn detach(&mut self, events: impl IntoIterator<Item = EventId>) {
+    pub(crate) fn detach(&mut self, events: impl IntoIterator<Item = EventId>) {
         let mut parked = Vec::new();
         for event in events {
             self.drop_injected(event);
@@ -418,29 +406,29 @@ impl InstanceSession {
     }
 
     /// Passes to the guard the perf tracepoints that it does not hold yet.
-    pub(in crate::engine) fn guard(&self, guard: &Arc<Guard>) {
+    pub(crate) fn guard(&self, guard: &Arc<Guard>) {
         self.session.guard(guard);
     }
 
     /// Detaches all events. Returns the perf events to close ([`attach::detach_all`]).
-    pub(in crate::engine) fn end(mut self) -> Vec<OwnedFd> {
+    pub(crate) fn end(mut self) -> Vec<OwnedFd> {
         let attached = self.attached.drain().map(|(_, (attached, _))| attached.park());
         attach::detach_all(attached.chain(self.deferred_close.end()))
     }
 
     /// Removes a deleted event.
-    pub(in crate::engine) fn forget(&mut self, event: EventId) {
+    pub(crate) fn forget(&mut self, event: EventId) {
         self.detach([event]);
         // Otherwise a new event with the same number would resume the parked one.
         drop(self.deferred_close.take(event));
     }
 
     /// A dynamic event's probes.
-    pub(in crate::engine) fn probes(&self, event: EventId) -> Option<&AttachedProbes> {
+    pub(crate) fn probes(&self, event: EventId) -> Option<&AttachedProbes> {
         self.probes.get(&event)
     }
 
-    pub(in crate::engine) fn put_probes(&mut self, event: EventId, probes: AttachedProbes) {
+    pub(crate) fn put_probes(&mut self, event: EventId, probes: AttachedProbes) {
         self.drop_injected(event);
         self.probes.insert(event, probes);
     }
@@ -451,7 +439,7 @@ impl InstanceSession {
 
     /// Hits for which the kernel ran no program, since the buffers were last emptied. At a perf tracepoint it runs none
     /// while another program runs on that CPU. It counts them for all CPUs together.
-    pub(in crate::engine) fn missed(&self) -> u64 {
+    pub(crate) fn missed(&self) -> u64 {
         self.ledger.missed_since_emptied(self.all_missed())
     }
 
@@ -467,12 +455,12 @@ impl InstanceSession {
     }
 
     /// Hits on a CPU since its buffer was last emptied, by outcome.
-    pub(in crate::engine) fn counts(&self, cpu: u32) -> Counters {
+    pub(crate) fn counts(&self, cpu: u32) -> Counters {
         self.ledger.since_emptied(cpu, self.all_counts(cpu))
     }
 
     /// Restarts the counts when the buffers of one CPU or of all are emptied.
-    pub(in crate::engine) fn reset_counts(&mut self, cpu: Option<u32>) {
+    pub(crate) fn reset_counts(&mut self, cpu: Option<u32>) {
         for number in (0..self.queue.cpus()).filter(|number| cpu.is_none_or(|cpu| cpu == *number)) {
             self.ledger.set_baseline(number, self.all_counts(number));
             self.queue.reset_tally(number);
@@ -483,7 +471,7 @@ impl InstanceSession {
     }
 
     /// Hits on a CPU that found the ring full, and records that were overwritten there, since the last call.
-    pub(in crate::engine) fn newly_lost(&mut self, cpu: u32, is_event: impl Fn(&[u8]) -> bool) -> (u64, u64) {
+    pub(crate) fn newly_lost(&mut self, cpu: u32, is_event: impl Fn(&[u8]) -> bool) -> (u64, u64) {
         let counts = self.all_counts(cpu);
         let recorded = self.ledger.since_emptied(cpu, counts).recorded;
         let overwritten = self.queue.newly_overwritten(cpu, recorded, is_event);

@@ -14,11 +14,11 @@ use crate::{
 };
 
 /// The probes of one event that are at files, complete except for their links.
-pub(in crate::engine) type PlannedProbes = Vec<(Planned, Candidate)>;
+pub(crate) type PlannedProbes = Vec<(Planned, Candidate)>;
 
 /// The probes of one event, each with its hook.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct AttachedProbes {
+pub(crate) struct AttachedProbes {
     /// `None` for a probe that waits for its module.
     probes: Vec<Option<(Attached, Candidate)>>,
 }
@@ -35,13 +35,13 @@ fn request<'a>(config: &EventConfig<'a>, candidate: &'a Candidate, first: Option
 impl AttachedProbes {
     /// Hits and misses of each probe since it was attached. Probes that share a link count none, because no file
     /// shows the counts of function events (`f`).
-    pub(in crate::engine) fn counts(&self) -> Vec<(u64, u64)> {
+    pub(crate) fn counts(&self) -> Vec<(u64, u64)> {
         let count = |(attached, _): &(Attached, Candidate)| (attached.hits(), attached.missed());
         self.probes.iter().map(|probe| probe.as_ref().map_or((0, 0), count)).collect()
     }
 
     /// The slots of the attached probes.
-    pub(in crate::engine) fn slots(&self) -> impl Iterator<Item = Slot> {
+    pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> {
         self.probes.iter().flatten().filter_map(|(attached, _)| attached.slot())
     }
 
@@ -51,14 +51,14 @@ impl AttachedProbes {
     }
 
     /// For each probe, whether it waits for its module.
-    pub(in crate::engine) fn waiting(&self) -> impl Iterator<Item = bool> {
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = bool> {
         self.probes.iter().map(Option::is_none)
     }
 }
 
 impl InstanceSession {
     /// Attaches the probes of an event, all or none.
-    pub(in crate::engine) fn attach_probes(
+    pub(crate) fn attach_probes(
         &mut self,
         event: EventId,
         definitions: &[Probe],
@@ -94,7 +94,7 @@ impl InstanceSession {
     }
 
     /// Plans the links of probes at files. Skips other probes.
-    pub(in crate::engine) fn plan_probes(
+    pub(crate) fn plan_probes(
         &mut self,
         definitions: &[Probe],
         config: &EventConfig<'_>,
@@ -128,7 +128,7 @@ impl InstanceSession {
     }
 
     /// Stores planned probes whose links were made, all or none. [`InstanceSession::attach_probes`] takes them.
-    pub(in crate::engine) fn finish_probes(
+    pub(crate) fn finish_probes(
         &mut self,
         event: EventId,
         planned: PlannedProbes,
@@ -181,7 +181,7 @@ impl InstanceSession {
     }
 
     /// Replaces the programs of an attached dynamic event.
-    pub(in crate::engine) fn change_probes(
+    pub(crate) fn change_probes(
         &mut self,
         event: EventId,
         config: &EventConfig<'_>,
@@ -196,7 +196,7 @@ impl InstanceSession {
     }
 
     /// Plans as few links as possible for function events.
-    pub(in crate::engine) fn plan_shared(
+    pub(crate) fn plan_shared(
         &mut self,
         events: &[(EventId, Candidate)],
         config: &[EventConfig<'_>],
@@ -210,11 +210,7 @@ impl InstanceSession {
     }
 
     /// Stores function events whose links were made. [`InstanceSession::attach_probes`] takes them.
-    pub(in crate::engine) fn finish_shared(
-        &mut self,
-        events: Vec<(EventId, Candidate)>,
-        linked: LinkedFunctions,
-    ) {
+    pub(crate) fn finish_shared(&mut self, events: Vec<(EventId, Candidate)>, linked: LinkedFunctions) {
         let all = linked.finish();
         let attached = events.into_iter().zip(all);
         self.shared.extend(
@@ -223,7 +219,7 @@ impl InstanceSession {
     }
 
     /// Detaches the function events that were linked and not enabled.
-    pub(in crate::engine) fn drop_unused_shared(&mut self) {
+    pub(crate) fn drop_unused_shared(&mut self) {
         self.shared.clear();
     }
 }

@@ -7,42 +7,42 @@ use crate::{ring::Drain, sys::bpf::cpu_ring::CpuRing};
 
 /// Rings by CPU, and the records taken out of them.
 #[derive(Debug)]
-pub(in crate::engine) struct RingQueue {
-    pub(in crate::engine) drain: Drain,
+pub(crate) struct RingQueue {
+    pub(crate) drain: Drain,
     /// Whether the records that were taken are complete, so that they are moved to the buffers.
-    pub(in crate::engine) settled: bool,
+    pub(crate) settled: bool,
     /// Times of requests for snapshots that are not among the records yet.
-    pub(in crate::engine) requests: Vec<u64>,
+    pub(crate) requests: Vec<u64>,
     /// Number of times that the collection waited for records which belong between those that were taken.
-    pub(in crate::engine) waits: u32,
+    pub(crate) waits: u32,
     /// By CPU.
-    pub(in crate::engine) tallies: Vec<Tally>,
+    pub(crate) tallies: Vec<Tally>,
     complete_until: u64,
 }
 
 /// Counts of a CPU's ring since its buffer was last emptied.
 #[derive(Clone, Debug, Default)]
-pub(in crate::engine) struct Tally {
+pub(crate) struct Tally {
     /// Records of events that were taken out of the ring.
-    pub(in crate::engine) taken: u64,
+    pub(crate) taken: u64,
     /// Records of events that were overwritten in the ring.
     overwritten: u64,
     /// Whether records were ever overwritten.
     any: bool,
     /// Whether records were overwritten before the next one.
-    pub(in crate::engine) gap: bool,
+    pub(crate) gap: bool,
 }
 
 impl Tally {
     /// Notes that records were overwritten before the next one.
-    pub(in crate::engine) fn add_gap(&mut self) {
+    pub(crate) fn add_gap(&mut self) {
         (self.any, self.gap) = (true, true);
     }
 }
 
 impl RingQueue {
     /// A queue of these rings.
-    pub(in crate::engine) fn new(rings: Vec<CpuRing>) -> Self {
+    pub(crate) fn new(rings: Vec<CpuRing>) -> Self {
         let tallies = vec![Tally::default(); rings.len()];
         Self {
             drain: Drain::new(rings),
@@ -55,33 +55,29 @@ impl RingQueue {
     }
 
     /// The rings, by CPU.
-    pub(in crate::engine) fn rings(&self) -> &[CpuRing] {
+    pub(crate) fn rings(&self) -> &[CpuRing] {
         self.drain.rings()
     }
 
     /// Number of CPUs.
-    pub(in crate::engine) fn cpus(&self) -> u32 {
+    pub(crate) fn cpus(&self) -> u32 {
         self.rings().len() as u32
     }
 
     /// The time up to which all records were moved to the buffers (`CLOCK_MONOTONIC`), except those that a program made
     /// later than its hit.
-    pub(in crate::engine) fn complete_until(&self) -> u64 {
+    pub(crate) fn complete_until(&self) -> u64 {
         self.complete_until
     }
 
     /// Notes that all records up to a time were moved to the buffers.
-    pub(in crate::engine) fn set_complete_until(&mut self, time: u64) {
+    pub(crate) fn set_complete_until(&mut self, time: u64) {
         self.complete_until = self.complete_until.max(time);
     }
 
     /// Lets programs overwrite the oldest records until they are collected, if each ring keeps at least the `bytes` of its
     /// CPU. Returns whether they do. Passes the payloads that wait by now to `show`.
-    pub(in crate::engine) fn overwrite(
-        &mut self,
-        bytes: impl Fn(u32) -> usize,
-        mut show: impl FnMut(&[u8]),
-    ) -> bool {
+    pub(crate) fn overwrite(&mut self, bytes: impl Fn(u32) -> usize, mut show: impl FnMut(&[u8])) -> bool {
         let (rings, _) = self.drain.parts();
         if (0..).zip(&*rings).any(|(cpu, ring)| ring.kept() < bytes(cpu)) {
             return false;
@@ -100,7 +96,7 @@ impl RingQueue {
     }
 
     /// Restarts a CPU's counts.
-    pub(in crate::engine) fn reset_tally(&mut self, cpu: u32) {
+    pub(crate) fn reset_tally(&mut self, cpu: u32) {
         if let Some(tally) = self.tallies.get_mut(cpu as usize) {
             *tally = Tally::default();
         }
@@ -109,7 +105,7 @@ impl RingQueue {
     /// Number of records of events on a CPU that were overwritten in the ring since the last call. Programs have made
     /// `recorded` of them. `is_event` says whether a payload is an event's. While events fire it can be too small; the
     /// next call makes up for it.
-    pub(in crate::engine) fn newly_overwritten(
+    pub(crate) fn newly_overwritten(
         &mut self,
         cpu: u32,
         recorded: u64,
@@ -127,7 +123,7 @@ impl RingQueue {
     }
 
     /// Drops all records that are not in the buffers yet.
-    pub(in crate::engine) fn discard(&mut self) {
+    pub(crate) fn discard(&mut self) {
         self.drain.discard();
         self.settled = false;
         self.requests.clear();

@@ -41,7 +41,7 @@ impl Set {
     }
 
     /// Adds a histogram that the kernel generates to an event.
-    pub(in crate::lang::hist) fn put(
+    pub(crate) fn put(
         &mut self,
         instance: InstanceId,
         system: &str,

@@ -32,18 +32,18 @@ const VALUES_MAX: usize = 3;
 const KEY_MAX: u32 = TEXT_MAX + STACK_SIZE;
 
 /// The inputs for creating a histogram.
-pub(in crate::lang::hist) struct Making<'a> {
-    pub(in crate::lang::hist) set: &'a Set,
-    pub(in crate::lang::hist) world: &'a dyn World,
-    pub(in crate::lang::hist) command: &'a Command,
-    pub(in crate::lang::hist) event: &'a Arc<Format>,
-    pub(in crate::lang::hist) given: bool,
-    pub(in crate::lang::hist) instance: InstanceId,
+pub(crate) struct Making<'a> {
+    pub(crate) set: &'a Set,
+    pub(crate) world: &'a dyn World,
+    pub(crate) command: &'a Command,
+    pub(crate) event: &'a Arc<Format>,
+    pub(crate) given: bool,
+    pub(crate) instance: InstanceId,
 }
 
 impl Making<'_> {
     /// Creates the histogram. Its actions are parsed but not yet resolved.
-    pub(in crate::lang::hist) fn make(&self, id: HistId, remove: bool, log: &mut Log) -> Result<Hist, Errno> {
+    pub(crate) fn make(&self, id: HistId, remove: bool, log: &mut Log) -> Result<Hist, Errno> {
         let command = self.command;
         let part = |span: Span| command.part(span).to_vec();
         let mut hist = Hist {

@@ -29,12 +29,12 @@ use crate::{
 const MADE_MAX: usize = PARAMS_MAX;
 
 /// The state for resolving actions.
-pub(in crate::lang::hist) struct Params<'a> {
-    pub(in crate::lang::hist) set: &'a mut Set,
-    pub(in crate::lang::hist) world: &'a dyn World,
-    pub(in crate::lang::hist) text: &'a [u8],
-    pub(in crate::lang::hist) hist: &'a mut Hist,
-    pub(in crate::lang::hist) log: &'a mut Log,
+pub(crate) struct Params<'a> {
+    pub(crate) set: &'a mut Set,
+    pub(crate) world: &'a dyn World,
+    pub(crate) text: &'a [u8],
+    pub(crate) hist: &'a mut Hist,
+    pub(crate) log: &'a mut Log,
 }
 
 /// System and event as written.
@@ -42,7 +42,7 @@ type EventName = (Vec<u8>, Vec<u8>);
 
 impl Params<'_> {
     /// Resolves all actions.
-    pub(in crate::lang::hist) fn create(&mut self) -> Result<(), Errno> {
+    pub(crate) fn create(&mut self) -> Result<(), Errno> {
         for at in 0..self.hist.actions.len() {
             let Some(mut action) = self.hist.actions.get(at).cloned() else { break };
             match &mut action.handler {

@@ -4,24 +4,24 @@ use super::{BLOCK, Flat, Op, Value};
 
 /// Operations, and the literal before the next one.
 #[derive(Debug, Default)]
-pub(in crate::render) struct Builder {
+pub(crate) struct Builder {
     ops: Vec<Op>,
     literal: Vec<u8>,
 }
 
 impl Builder {
     /// Adds a literal.
-    pub(in crate::render) fn literal(&mut self, text: &[u8]) {
+    pub(crate) fn literal(&mut self, text: &[u8]) {
         self.literal.extend_from_slice(text);
     }
 
     /// Adds a register of a system call.
-    pub(in crate::render) fn register(&mut self, offset: usize, prefix_above: u64) {
+    pub(crate) fn register(&mut self, offset: usize, prefix_above: u64) {
         self.value(Value::Register { offset: offset as u32, prefix_above });
     }
 
     /// Ends the list.
-    pub(in crate::render) fn finish(mut self) -> Flat {
+    pub(crate) fn finish(mut self) -> Flat {
         self.flush();
         Flat(self.ops)
     }

@@ -16,7 +16,7 @@ use super::program::{Program, Run, Table};
 use crate::render::env::RenderEnv;
 use crate::render::printf::pointer::take;
 use crate::render::sink::{BLOCK, Sink};
-pub(in crate::render) use builder::Builder;
+pub(crate) use builder::Builder;
 use number::{Layout, Number};
 
 /// Writes a literal, then a value.
@@ -81,24 +81,18 @@ enum Value {
 
 /// The operations of an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::render) struct Flat(Vec<Op>);
+pub(crate) struct Flat(Vec<Op>);
 
 impl Flat {
     /// The operations that write a text and then a program's text.
-    pub(in crate::render) fn of(before: &[u8], program: &Program) -> Self {
+    pub(crate) fn of(before: &[u8], program: &Program) -> Self {
         compile::compile(before, program)
     }
 
     /// Writes the event's text. Returns false if the record lacks data that the text needs; part of the text may then
     /// have been written.
     #[inline]
-    pub(in crate::render) fn run(
-        &self,
-        program: &Program,
-        record: &[u8],
-        env: &dyn RenderEnv,
-        sink: &mut Sink,
-    ) -> bool {
+    pub(crate) fn run(&self, program: &Program, record: &[u8], env: &dyn RenderEnv, sink: &mut Sink) -> bool {
         let mut pieces = Pieces { program, record, env, eval: None };
         self.write(record, &mut pieces, sink).is_some() && pieces.eval.is_none_or(|eval| !eval.has_faulted())
     }

@@ -15,13 +15,13 @@ mod calls;
 mod operators;
 mod types;
 
-pub(in crate::render) use types::scalar;
+pub(crate) use types::scalar;
 
 /// A program, and how its text will differ from the kernel's.
-pub(in crate::render) struct Lowered {
-    pub(in crate::render) program: Program,
+pub(crate) struct Lowered {
+    pub(crate) program: Program,
     /// Kernel variables of unknown value; pointers computed from them print hidden.
-    pub(in crate::render) hidden: Vec<String>,
+    pub(crate) hidden: Vec<String>,
 }
 
 /// Signed kernel variables: `memstart_addr` (arch/arm64/include/asm/memory.h) is negative if a kernel for 52 bits of
@@ -34,7 +34,7 @@ type Reason = String;
 type Result<T> = std::result::Result<T, Reason>;
 
 /// Compiles a print fmt.
-pub(in crate::render) fn lower(fmt: &PrintFmt, format: &Format, facts: &dyn KernelFacts) -> Result<Lowered> {
+pub(crate) fn lower(fmt: &PrintFmt, format: &Format, facts: &dyn KernelFacts) -> Result<Lowered> {
     let mut lower = Lower {
         format,
         facts,

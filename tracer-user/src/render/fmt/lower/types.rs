@@ -107,7 +107,7 @@ fn aggregate_name(base: &str) -> &str {
 }
 
 /// The scalar type of C keywords or a typedef.
-pub(in crate::render) fn scalar(text: &str) -> Option<CType> {
+pub(crate) fn scalar(text: &str) -> Option<CType> {
     let mut size = None;
     let mut signed = true;
     let mut keyword = false;
