@@ -103,7 +103,7 @@ fn attach(session: &mut Session, format: &Format, filter: Option<&Filter>) -> At
             &Request {
                 format,
                 hook: &ProgramContext::Inject,
-                via: &AttachPoint::Inject,
+                point: &AttachPoint::Inject,
                 filter,
                 irqs_off: false,
                 kind: format.id,

@@ -101,7 +101,7 @@ fn record(facts: &Arc<Facts>, events: &[String], jobs: &[&str]) -> Result<(Compa
     let mut recorder = Recorder::new(Selection::new(&request, Arc::clone(facts))?, &options)?;
     let mut accepted = Vec::new();
     for hook in recorder.hooks() {
-        if matches!(hook.via, AttachPoint::Tracepoint(_)) {
+        if matches!(hook.point, AttachPoint::Tracepoint(_)) {
             println!("{}: no raw tracepoint: {}", hook.format.full_name(), hook.reason);
         } else {
             accepted.push(hook.format.full_name());

@@ -89,7 +89,7 @@ fn session(ring_bytes: u32, watermark: u32) -> Result<(Session, Attached, Vec<Cp
     let request = Request {
         format: &format,
         hook: &ProgramContext::Tracepoint,
-        via: &AttachPoint::Tracepoint(format.id),
+        point: &AttachPoint::Tracepoint(format.id),
         filter: Some(&filter),
         irqs_off: false,
         kind: format.id,

@@ -73,7 +73,7 @@ pub struct Context {
 
 impl Context {
     /// Sets the context's parameters for a program at this hook.
-    pub(super) fn apply(&self, fixed: &mut Params, via: &AttachPoint) {
+    pub(super) fn apply(&self, fixed: &mut Params, point: &AttachPoint) {
         match self.preempt {
             Preempt::Unknown => {}
             Preempt::PerCpu { bias, .. } => {
@@ -86,7 +86,7 @@ impl Context {
                 fixed.preempt_bias = bias;
             }
         }
-        if let (Some(task), true) = (self.task, *via != AttachPoint::Inject) {
+        if let (Some(task), true) = (self.task, *point != AttachPoint::Inject) {
             fixed.bits |= params::TASK;
             fixed.task_pid = task.pid;
             fixed.task_tgid = task.tgid;
@@ -95,7 +95,7 @@ impl Context {
         if let (
             Some(registers),
             AttachPoint::SysEnter(_) | AttachPoint::SysEnterAlone(_) | AttachPoint::SysExit(_),
-        ) = (self.registers, via)
+        ) = (self.registers, point)
         {
             fixed.bits |= params::COMPAT;
             fixed.compat_offset = registers.compat.task_offset;

@@ -28,12 +28,12 @@ pub enum Threads {
 impl Request<'_> {
     /// The expected attach type: programs at files use uprobe.multi links.
     pub(super) fn purpose(&self) -> Purpose<'_> {
-        match (self.via, self.hook) {
+        match (self.point, self.hook) {
             (
                 AttachPoint::Uprobe(_) | AttachPoint::Uretprobe(_),
                 ProgramContext::Probe(_) | ProgramContext::UserRecord(_),
             ) => uprobe::purpose(),
-            _ => self.via.purpose(),
+            _ => self.point.purpose(),
         }
     }
 }
@@ -46,7 +46,7 @@ pub struct Request<'a> {
     /// How the program reads the event's values at the hook.
     pub hook: &'a ProgramContext,
     /// The hook.
-    pub via: &'a AttachPoint,
+    pub point: &'a AttachPoint,
     /// Hits that do not match are counted and dropped.
     pub filter: Option<&'a Filter>,
     /// The event only ever happens with interrupts off.
@@ -63,8 +63,8 @@ pub struct Request<'a> {
 
 impl Request<'_> {
     /// Checks that the request is for this hook.
-    pub(super) fn must_be_at(&self, via: &AttachPoint) -> Result<(), AttachError> {
-        if self.via == via {
+    pub(super) fn must_be_at(&self, point: &AttachPoint) -> Result<(), AttachError> {
+        if self.point == point {
             return Ok(());
         }
         Err(AttachError::new(self.format.full_name(), Cause::Misplaced("a request for another hook")))
@@ -95,7 +95,7 @@ impl Request<'_> {
     /// How a shared program learns at the hit which event it records: [`params::COOKIE`] or [`params::BY_CALL`]. 0 if
     /// each event has its own program, for example a system call whose number is a constant in the program.
     pub(super) fn reported_at_hit(&self) -> u32 {
-        match (self.via, self.hook) {
+        match (self.point, self.hook) {
             (AttachPoint::Tracepoint(_) | AttachPoint::Shared { .. }, _)
             | (_, ProgramContext::UserRecord(_)) => params::COOKIE,
             (AttachPoint::SysEnter(_) | AttachPoint::SysExit(_), ProgramContext::RawTracepoint(fields))

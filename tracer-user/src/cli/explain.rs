@@ -73,7 +73,7 @@ fn one(
         }
         other => other?,
     };
-    writeln!(out, "\nhook\n  {:?}", chosen.via)?;
+    writeln!(out, "\nhook\n  {:?}", chosen.point)?;
     if chosen.reason.is_empty() {
         if let ProgramContext::RawTracepoint(fields) = &chosen.hook {
             for field in fields {

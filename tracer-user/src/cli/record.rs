@@ -40,7 +40,7 @@ pub(super) fn run(args: &RecordArgs) -> anyhow::Result<ExitCode> {
     let mut output = Output::open(args, &facts)?;
     let mut recording = builder.attach_selected(selection, Arc::clone(&facts))?;
     for hook in recording.recorder().hooks() {
-        tracing::info!(event = %hook.format.full_name(), via = ?hook.via, why = %hook.reason, "recording");
+        tracing::info!(event = %hook.format.full_name(), point = ?hook.point, why = %hook.reason, "recording");
     }
     let signals = Signals::install().context("cannot catch signals")?;
     recording.recorder().waiter().add(&signals.pipe)?;

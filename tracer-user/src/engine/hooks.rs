@@ -36,7 +36,7 @@ pub struct AttachPlan {
     /// The sources of values.
     pub hook: ProgramContext,
     /// Where the program is attached.
-    pub via: AttachPoint,
+    pub point: AttachPoint,
     /// Why the raw tracepoint is not used; empty if it is used.
     pub reason: String,
 }
@@ -46,7 +46,7 @@ impl AttachPlan {
     pub fn tracepoint(format: &Format, reason: impl Into<String>) -> Self {
         Self {
             hook: ProgramContext::Tracepoint,
-            via: AttachPoint::Tracepoint(format.id),
+            point: AttachPoint::Tracepoint(format.id),
             reason: reason.into(),
         }
     }
@@ -188,19 +188,19 @@ pub struct Trial<'a> {
 }
 
 fn raw_chosen(format: &Format, plan: RawPlan, number: Option<u32>) -> AttachPlan {
-    let via = match (number, format.name.starts_with("sys_enter_")) {
+    let point = match (number, format.name.starts_with("sys_enter_")) {
         (Some(number), true) => AttachPoint::SysEnter(number),
         (Some(number), false) => AttachPoint::SysExit(number),
         (None, _) => AttachPoint::RawTracepoint(plan.tracepoint),
     };
-    AttachPlan { hook: ProgramContext::RawTracepoint(plan.fields), via, reason: String::new() }
+    AttachPlan { hook: ProgramContext::RawTracepoint(plan.fields), point, reason: String::new() }
 }
 
 /// Changes the plan of a system call's event so that its program serves all calls of the same shape.
 pub fn for_any_call(chosen: &mut AttachPlan, registers: &Registers) {
-    let entering = matches!(chosen.via, AttachPoint::SysEnter(_));
+    let entering = matches!(chosen.point, AttachPoint::SysEnter(_));
     if let (true, ProgramContext::RawTracepoint(fields)) =
-        (entering || matches!(chosen.via, AttachPoint::SysExit(_)), &mut chosen.hook)
+        (entering || matches!(chosen.point, AttachPoint::SysExit(_)), &mut chosen.hook)
     {
         raw::for_any_call(fields, entering, registers);
     }
@@ -213,7 +213,7 @@ fn plan(format: &Format, facts: &Facts) -> Result<Planned, NoRawHook> {
         let fields = facts.derived_plan(format).map_err(NoRawHook::NotDerived)?;
         return Ok(Planned::Derived(AttachPlan {
             hook: ProgramContext::RawTracepoint(fields),
-            via: AttachPoint::RawTracepoint(format.name.clone()),
+            point: AttachPoint::RawTracepoint(format.name.clone()),
             reason: String::new(),
         }));
     }
@@ -321,10 +321,10 @@ fn is_real_time() -> bool {
 
 /// Attaches the entry of a lone system call directly, without a dispatcher.
 pub fn alone(chosen: &mut [AttachPlan]) {
-    let mut entries = chosen.iter_mut().filter(|one| matches!(one.via, AttachPoint::SysEnter(_)));
+    let mut entries = chosen.iter_mut().filter(|one| matches!(one.point, AttachPoint::SysEnter(_)));
     if let (Some(only), None) = (entries.next(), entries.next())
-        && let AttachPoint::SysEnter(number) = only.via
+        && let AttachPoint::SysEnter(number) = only.point
     {
-        only.via = AttachPoint::SysEnterAlone(number);
+        only.point = AttachPoint::SysEnterAlone(number);
     }
 }

@@ -95,11 +95,11 @@ pub fn base(facts: &Facts) -> Result<u64, PagesError> {
     let (mut session, rings) = Session::new(&sizes, Context::default()).map_err(PagesError::failed)?;
     let mut drain = Drain::new(rings);
     let mut attached = Vec::new();
-    for (hook, via, kind) in &hooks {
+    for (hook, point, kind) in &hooks {
         let request = Request {
             format: &format,
             hook,
-            via,
+            point,
             filter: None,
             irqs_off: false,
             kind: *kind,

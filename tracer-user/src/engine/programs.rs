@@ -63,7 +63,7 @@ pub fn read(path: &[u8], files: &Files) -> Result<(Arc<OpenedFile>, Vec<Describe
 pub fn chosen(format: &Format, place: &FilePlace) -> AttachPlan {
     AttachPlan {
         hook: ProgramContext::UserRecord(UserRecord::of(format, Arch::native())),
-        via: AttachPoint::Uprobe(place.clone()),
+        point: AttachPoint::Uprobe(place.clone()),
         reason: String::new(),
     }
 }

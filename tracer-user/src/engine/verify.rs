@@ -108,11 +108,11 @@ fn attach(
     kind: u16,
     session: &mut Session,
 ) -> Result<[Attached; 2], AttachError> {
-    let mut attach = |hook: &ProgramContext, via: &AttachPoint, kind| {
+    let mut attach = |hook: &ProgramContext, point: &AttachPoint, kind| {
         let request = Request {
             format,
             hook,
-            via,
+            point,
             filter: None,
             irqs_off: false,
             kind,

@@ -60,8 +60,8 @@ pub(crate) struct DispatchTables {
 pub(crate) struct ProgramCache(HashMap<(u32, bool, Key), Weak<LoadedProgram>>);
 
 impl DispatchTable {
-    fn is_for(&self, via: &AttachPoint) -> bool {
-        self.kind == via.kind() && self.multi == is_function(via)
+    fn is_for(&self, point: &AttachPoint) -> bool {
+        self.kind == point.kind() && self.multi == is_function(point)
     }
 
     /// The type of its programs.
@@ -145,8 +145,8 @@ impl DispatchTable {
 }
 
 /// Whether an event can share a link with events of other functions.
-fn is_function(via: &AttachPoint) -> bool {
-    matches!(via, AttachPoint::Shared { .. })
+fn is_function(point: &AttachPoint) -> bool {
+    matches!(point, AttachPoint::Shared { .. })
 }
 
 impl DispatchTables {
@@ -156,13 +156,13 @@ impl DispatchTables {
     }
 
     /// The table of a hook's programs, created on first use.
-    pub(crate) fn table(&mut self, via: &AttachPoint) -> Result<&mut DispatchTable, Cause> {
-        if !self.tables.iter().any(|table| table.is_for(via)) {
+    pub(crate) fn table(&mut self, point: &AttachPoint) -> Result<&mut DispatchTable, Cause> {
+        if !self.tables.iter().any(|table| table.is_for(point)) {
             let array = Arc::new(entry::program_array(self.entries, NAME)?);
-            let (kind, multi) = (via.kind(), is_function(via));
+            let (kind, multi) = (point.kind(), is_function(point));
             self.tables.push(DispatchTable { kind, multi, array, gates: Vec::new(), empty: None });
         }
-        let made = self.tables.iter_mut().find(|table| table.is_for(via));
+        let made = self.tables.iter_mut().find(|table| table.is_for(point));
         made.ok_or(Cause::Misplaced("a table that was just made"))
     }
 
@@ -174,8 +174,8 @@ impl DispatchTables {
 
 impl ProgramCache {
     /// The program of a key, if an event uses it.
-    pub(crate) fn find(&self, via: &AttachPoint, key: &Key) -> Option<Arc<LoadedProgram>> {
-        self.0.get(&(via.kind() as u32, is_function(via), key.clone())).and_then(Weak::upgrade)
+    pub(crate) fn find(&self, point: &AttachPoint, key: &Key) -> Option<Arc<LoadedProgram>> {
+        self.0.get(&(point.kind() as u32, is_function(point), key.clone())).and_then(Weak::upgrade)
     }
 
     /// All programs in use.
@@ -187,8 +187,8 @@ impl ProgramCache {
     }
 
     /// Stores the program of a key.
-    pub(crate) fn remember(&mut self, via: &AttachPoint, key: Key, program: &Arc<LoadedProgram>) {
+    pub(crate) fn remember(&mut self, point: &AttachPoint, key: Key, program: &Arc<LoadedProgram>) {
         self.0.retain(|_, known| known.strong_count() > 0);
-        self.0.insert((via.kind() as u32, is_function(via), key), Arc::downgrade(program));
+        self.0.insert((point.kind() as u32, is_function(point), key), Arc::downgrade(program));
     }
 }

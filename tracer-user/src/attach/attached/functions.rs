@@ -98,7 +98,7 @@ impl Session {
         self.prepare(requests);
         let mut rounds: Vec<Round> = Vec::new();
         for (at, request) in requests.iter().enumerate() {
-            let AttachPoint::Shared { address, exit } = *request.via else { continue };
+            let AttachPoint::Shared { address, exit } = *request.point else { continue };
             let attached = match self.unlinked(request, Dispatch::Table) {
                 Ok(attached) => attached,
                 Err(error) => {
@@ -122,7 +122,7 @@ impl Session {
         for round in rounds {
             let Some((_, first)) = round.members.first() else { continue };
             let gate =
-                self.tables.table(&first.via).and_then(|table| table.gate()?.duplicate().map_err(refused));
+                self.tables.table(&first.point).and_then(|table| table.gate()?.duplicate().map_err(refused));
             match gate {
                 Ok(gate) => planned.links.push(PlannedLink { gate, round }),
                 Err(cause) => {

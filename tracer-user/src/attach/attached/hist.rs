@@ -113,65 +113,65 @@ fn make(kind: MapKind, key_size: usize, value_size: usize, entries: u32) -> Resu
 /// When a value is not available at the hook, or the kernel refuses a map, the program or the hook.
 pub fn attach(
     request: &hist::Request<'_>,
-    via: &AttachPoint,
+    point: &AttachPoint,
     counts: &Counts,
     context: &HistContext<'_>,
     opened: Option<Result<PerfEvent, Cause>>,
 ) -> Result<Attached, AttachError> {
     let failed = |cause| AttachError::new(request.hist.event.full_name(), cause);
-    try_attach(request, via, counts, context, opened).map_err(failed)
+    try_attach(request, point, counts, context, opened).map_err(failed)
 }
 
 fn try_attach(
     request: &hist::Request<'_>,
-    via: &AttachPoint,
+    point: &AttachPoint,
     counts: &Counts,
     context: &HistContext<'_>,
     opened: Option<Result<PerfEvent, Cause>>,
 ) -> Result<Attached, Cause> {
-    let kind = via.kind();
+    let kind = point.kind();
     // The loaded program keeps the maps.
     let (insns, _scratch) = assembled(request, counts, context)?;
     let program = load(&insns, kind)?;
     // At a raw tracepoint the stack has the frames of programs. Their number must be known, and it is not known in a
     // sequence.
     let counts_frames =
-        !matches!(via, AttachPoint::Tracepoint(_)) && insns.contains(&Insn::call(Helper::GetStack));
+        !matches!(point, AttachPoint::Tracepoint(_)) && insns.contains(&Insn::call(Helper::GetStack));
     // A histogram that reads a variable must run after the histogram that sets it. If the setter has its own link, the
     // reader gets a later link of its own.
     let is_apart = counts_frames || context.owners.iter().any(|owner| owner.is_apart.load(Ordering::Relaxed));
     counts.is_apart.store(is_apart, Ordering::Relaxed);
     let session = context.session.filter(|_| !is_apart);
-    if let Some(chain) = session.map(|session| session.join(via, Dispatch::Gate)).transpose()?.flatten() {
+    if let Some(chain) = session.map(|session| session.join(point, Dispatch::Gate)).transpose()?.flatten() {
         chain.set(Arc::clone(&program.program))?;
         chain.connect(opened, false)?;
-        let mut attached = Attached::new(via.clone(), Dispatch::Table, program);
+        let mut attached = Attached::new(point.clone(), Dispatch::Table, program);
         attached.chain = Some(chain);
         return Ok(attached);
     }
     // A dispatcher of system calls has an entry for the program.
-    let has_entry = matches!(via, AttachPoint::SysEnter(_) | AttachPoint::SysExit(_));
+    let has_entry = matches!(point, AttachPoint::SysEnter(_) | AttachPoint::SysExit(_));
     let emits = request.hist.synthetic_events().next().is_some() && kind != ProgKind::Syscall && !has_entry;
     let dispatch = if emits { Dispatch::Gate } else { Dispatch::Direct };
-    let mut attached = Attached::new(via.clone(), dispatch, Arc::clone(&program));
+    let mut attached = Attached::new(point.clone(), dispatch, Arc::clone(&program));
     if emits {
-        let (gate, entry) = OwnGate::new(kind, via.purpose(), false, "tracer_hist")?;
+        let (gate, entry) = OwnGate::new(kind, point.purpose(), false, "tracer_hist")?;
         (attached.gate, attached.entry) = (Some(gate), Some(entry));
         attached.set_program(program)?;
     }
     let linked = &Arc::clone(attached.linked_program());
-    attached.link = match via {
+    attached.link = match point {
         AttachPoint::SysEnter(number) | AttachPoint::SysExit(number) => {
             let calls = context.calls.ok_or(Cause::NoRegisters)?;
             let link =
                 session.map_or_else(DispatcherLink::alone, |session| session.dispatcher_link(Sort::Trigger));
-            let enter = matches!(via, AttachPoint::SysEnter(_));
+            let enter = matches!(point, AttachPoint::SysEnter(_));
             let (place, entry) = calls.attach_hook(enter, *number, linked, &link)?;
             attached.entry = Some(entry);
             Link::Call { _place: place }
         }
         AttachPoint::Tracepoint(_) | AttachPoint::RawTracepoint(_) | AttachPoint::Inject => {
-            hooks::attach(linked, via, opened)?
+            hooks::attach(linked, point, opened)?
         }
         _ => return Err(Cause::NoHook("histograms are attached to tracepoints only".to_owned())),
     };
@@ -191,7 +191,7 @@ pub fn replace(
     let failed = |cause| AttachError::new(request.hist.event.full_name(), cause);
     let made = assembled(request, counts, context);
     // The loaded program keeps the maps.
-    let program = made.and_then(|(insns, _scratch)| load(&insns, attached.via().kind()));
+    let program = made.and_then(|(insns, _scratch)| load(&insns, attached.point().kind()));
     program.and_then(|program| attached.set_program(program)).map_err(failed)
 }
 

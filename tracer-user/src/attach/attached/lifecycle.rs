@@ -59,7 +59,7 @@ pub struct Attached {
     pub(crate) companions: Companions,
     /// An array references its program; this keeps the program's memory, and a program without a hook.
     pub(crate) program: Arc<LoadedProgram>,
-    pub(crate) via: AttachPoint,
+    pub(crate) point: AttachPoint,
     pub(crate) dispatch: Dispatch,
     pub(crate) lease: Option<Arc<SlotLease>>,
     /// Whether the dropping thread itself closes the link of a chain that has no consumer left.
@@ -83,7 +83,7 @@ pub struct Parked(pub(crate) Attached);
 
 impl Attached {
     /// An event without a link yet.
-    pub(crate) fn new(via: AttachPoint, dispatch: Dispatch, program: Arc<LoadedProgram>) -> Self {
+    pub(crate) fn new(point: AttachPoint, dispatch: Dispatch, program: Arc<LoadedProgram>) -> Self {
         Self {
             link: Link::None,
             chain: None,
@@ -91,7 +91,7 @@ impl Attached {
             gate: None,
             companions: Companions::default(),
             program,
-            via,
+            point,
             dispatch,
             lease: None,
             closes_here: false,
@@ -104,8 +104,8 @@ impl Attached {
     }
 
     /// The hook.
-    pub fn via(&self) -> &AttachPoint {
-        &self.via
+    pub fn point(&self) -> &AttachPoint {
+        &self.point
     }
 
     /// Hits of the hook since it was attached, including threads that are not traced. 0 without a gate that counts
@@ -139,7 +139,7 @@ impl Attached {
 
     /// Sets the program, in place of the old one if there is one. If this fails, the old program stays.
     pub(crate) fn set_program(&mut self, program: Arc<LoadedProgram>) -> Result<(), Cause> {
-        match (&mut self.entry, &self.chain, &self.via) {
+        match (&mut self.entry, &self.chain, &self.point) {
             (Some(entry), ..) => entry.set(&program.program)?,
             (None, Some(chain), _) => chain.set(Arc::clone(&program.program))?,
             (None, None, AttachPoint::Inject) => {}
@@ -199,8 +199,8 @@ impl Planned {
 
 impl Parked {
     /// The hook.
-    pub fn via(&self) -> &AttachPoint {
-        &self.0.via
+    pub fn point(&self) -> &AttachPoint {
+        &self.0.point
     }
 
     /// Detaches the event. For a perf tracepoint that is not left to the guard and has no other consumer, returns the

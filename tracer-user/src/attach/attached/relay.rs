@@ -87,16 +87,16 @@ impl Session {
         &mut self,
         format: &Format,
         hook: &ProgramContext,
-        via: &AttachPoint,
+        point: &AttachPoint,
         parts: &[Block],
     ) -> Result<Attached, AttachError> {
         let failed = |cause| AttachError::new(format.full_name(), cause);
-        let program = self.relay(format, hook, via, parts)?;
-        let mut attached = Attached::new(via.clone(), Dispatch::Gate, Arc::clone(&program));
-        if *via != AttachPoint::Inject {
-            let gate = OwnGate::new(via.kind(), via.purpose(), false, "tracer_relay").map_err(failed)?;
+        let program = self.relay(format, hook, point, parts)?;
+        let mut attached = Attached::new(point.clone(), Dispatch::Gate, Arc::clone(&program));
+        if *point != AttachPoint::Inject {
+            let gate = OwnGate::new(point.kind(), point.purpose(), false, "tracer_relay").map_err(failed)?;
             (attached.gate, attached.entry) = (Some(gate.0), Some(gate.1));
-            attached.chain = self.join(via, Dispatch::Gate).map_err(failed)?;
+            attached.chain = self.join(point, Dispatch::Gate).map_err(failed)?;
             attached.set_program(program).map_err(failed)?;
             self.connect(&mut attached).map_err(failed)?;
         }
@@ -114,7 +114,7 @@ impl Session {
         hook: &ProgramContext,
         parts: &[Block],
     ) -> Result<(), AttachError> {
-        let program = self.relay(format, hook, relay.via(), parts)?;
+        let program = self.relay(format, hook, relay.point(), parts)?;
         relay.set_program(program).map_err(|cause| AttachError::new(format.full_name(), cause))
     }
 
@@ -122,16 +122,16 @@ impl Session {
         &self,
         format: &Format,
         hook: &ProgramContext,
-        via: &AttachPoint,
+        point: &AttachPoint,
         parts: &[Block],
     ) -> Result<Arc<LoadedProgram>, AttachError> {
         let own = self.maps.excluded_tgid();
-        let but_process = (own != 0 && *via != AttachPoint::Inject).then_some(own);
-        let is_injected = *via == AttachPoint::Inject;
-        let relay = Relayed { format, hook, nests: via.nests(), is_part: false, but_process, is_injected };
+        let but_process = (own != 0 && *point != AttachPoint::Inject).then_some(own);
+        let is_injected = *point == AttachPoint::Inject;
+        let relay = Relayed { format, hook, nests: point.nests(), is_part: false, but_process, is_injected };
         let block = relayed(&relay, self.maps.cpus(), parts)?;
-        let kind = via.kind();
-        let program = Prog::load_for(kind, via.purpose(), &block.bytes(), &format.name)
+        let kind = point.kind();
+        let program = Prog::load_for(kind, point.purpose(), &block.bytes(), &format.name)
             .map_err(|error| AttachError::new(format.full_name(), Cause::Load(kind, error)))?;
         Ok(Arc::new(LoadedProgram { program: Arc::new(program), scratch: None }))
     }

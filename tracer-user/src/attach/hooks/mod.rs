@@ -15,8 +15,8 @@ use crate::sys::bpf::prog::Prog;
 
 /// Opens the perf event for programs at an attach point. This can take long while the kernel closes other perf events.
 /// Returns `None` if the attach point has no perf event, or is in a file.
-pub fn open_perf_event(via: &AttachPoint) -> Option<Result<PerfEvent, Cause>> {
-    match via {
+pub fn open_perf_event(point: &AttachPoint) -> Option<Result<PerfEvent, Cause>> {
+    match point {
         AttachPoint::Tracepoint(id) => Some(tracepoint::open(*id)),
         AttachPoint::Kprobe(place) => Some(kprobe::open(place, false).map(PerfEvent::new)),
         AttachPoint::Kretprobe(place) => Some(kprobe::open(place, true).map(PerfEvent::new)),
@@ -27,12 +27,12 @@ pub fn open_perf_event(via: &AttachPoint) -> Option<Result<PerfEvent, Cause>> {
 /// Attaches a program to a hook that is not behind a system call dispatcher; `opened` is its perf event, if it is open.
 pub(crate) fn attach(
     program: &Prog,
-    via: &AttachPoint,
+    point: &AttachPoint,
     opened: Option<Result<PerfEvent, Cause>>,
 ) -> Result<Link, Cause> {
-    match via {
+    match point {
         AttachPoint::Tracepoint(_) | AttachPoint::Kprobe(_) | AttachPoint::Kretprobe(_) => {
-            let opened = opened.or_else(|| open_perf_event(via));
+            let opened = opened.or_else(|| open_perf_event(point));
             opened.map_or(Ok(Link::None), |event| Link::perf(program, event?))
         }
         AttachPoint::RawTracepoint(name) => tracepoint::attach_raw(program, name),

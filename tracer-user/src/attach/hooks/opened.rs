@@ -33,8 +33,8 @@ impl OpenedEvents {
 
     /// Stores a perf event that [`open_perf_event`](crate::attach::open_perf_event) opened. The next attachment at
     /// this attach point uses it.
-    pub fn give(&mut self, via: AttachPoint, event: Result<PerfEvent, Cause>) {
-        self.opened.push((via, event));
+    pub fn give(&mut self, point: AttachPoint, event: Result<PerfEvent, Cause>) {
+        self.opened.push((point, event));
     }
 
     /// Drops the perf events that [`OpenedEvents::give`] stored and no attachment used.
@@ -43,24 +43,24 @@ impl OpenedEvents {
     }
 
     /// Whether the perf event of an attach point is open or being opened. True also if the attach point has none.
-    pub fn has(&self, via: &AttachPoint) -> bool {
-        match via {
+    pub fn has(&self, point: &AttachPoint) -> bool {
+        match point {
             AttachPoint::Tracepoint(id) if self.ahead.as_ref().is_some_and(|ahead| ahead.has(*id)) => true,
             AttachPoint::Tracepoint(_) | AttachPoint::Kprobe(_) | AttachPoint::Kretprobe(_) => {
-                self.opened.iter().any(|(other, _)| other == via)
+                self.opened.iter().any(|(other, _)| other == point)
             }
             _ => true,
         }
     }
 
     /// Takes the perf event of an attach point, if it is open or being opened.
-    pub(crate) fn take(&mut self, via: &AttachPoint) -> Option<Result<PerfEvent, Cause>> {
-        let ahead = match via {
+    pub(crate) fn take(&mut self, point: &AttachPoint) -> Option<Result<PerfEvent, Cause>> {
+        let ahead = match point {
             AttachPoint::Tracepoint(id) => self.ahead.as_mut().and_then(|ahead| ahead.take(*id)),
             _ => None,
         };
         ahead.or_else(|| {
-            let at = self.opened.iter().position(|(other, _)| other == via)?;
+            let at = self.opened.iter().position(|(other, _)| other == point)?;
             Some(self.opened.swap_remove(at).1)
         })
     }

@@ -75,22 +75,22 @@ impl ProgramBuilder<'_> {
         companions: &Companions,
     ) -> Result<(Image, Option<Map>), AttachError> {
         let named = |cause| AttachError::new(request.format.full_name(), cause);
-        let (via, title) = (request.via, &request.format.name);
+        let (point, title) = (request.point, &request.format.name);
         let wants_scratch = wants_scratch(request, functions);
-        if via.nests() && wants_scratch {
+        if point.nests() && wants_scratch {
             self.maps.prepare_nesting().map_err(named)?;
         }
-        let known = known.or(self.maps.nesting_scratch().filter(|_| via.nests()));
-        let scratch = if wants_scratch && !via.is_exclusive() && known.is_none() {
+        let known = known.or(self.maps.nesting_scratch().filter(|_| point.nests()));
+        let scratch = if wants_scratch && !point.is_exclusive() && known.is_none() {
             Some(self.maps.scratch(title)?)
         } else {
             None
         };
-        let casts = matches!(via.kind(), ProgKind::Tracepoint | ProgKind::RawTracepoint);
-        let cast = self.context.cast.filter(|_| casts && *via != AttachPoint::Emitted);
+        let casts = matches!(point.kind(), ProgKind::Tracepoint | ProgKind::RawTracepoint);
+        let cast = self.context.cast.filter(|_| casts && *point != AttachPoint::Emitted);
         let own = scratch.as_ref().or(known);
         let memory = Memory { maps: self.maps, scratch: own, entry_args: companions.entry_args() };
-        let image = object::image(via.template(), functions, fixed, cast, &memory).map_err(named)?;
+        let image = object::image(point.template(), functions, fixed, cast, &memory).map_err(named)?;
         Ok((image, scratch))
     }
 
@@ -160,11 +160,11 @@ impl ProgramBuilder<'_> {
         if request.irqs_off {
             fixed.bits |= params::IRQS_OFF;
         }
-        if let AttachPoint::SysEnterAlone(number) = request.via {
+        if let AttachPoint::SysEnterAlone(number) = request.point {
             fixed.bits |= params::ONE_CALL;
             fixed.call = *number;
         }
-        if request.via.nests() {
+        if request.point.nests() {
             fixed.bits |= params::NESTS;
             if wants_scratch(request, functions) {
                 fixed.bits |= params::CLAIM;
@@ -181,9 +181,9 @@ impl ProgramBuilder<'_> {
         if conditional && fixed.bits & params::TRIGGERS != 0 {
             fixed.bits |= params::SEES_RECORD;
         }
-        self.context.apply(&mut fixed, request.via);
+        self.context.apply(&mut fixed, request.point);
         if matches!(request.hook, ProgramContext::Probe(_)) && fixed.preempt_bias > 0 {
-            fixed.preempt_bias = fixed.preempt_bias.wrapping_sub(request.via.kernels_depth());
+            fixed.preempt_bias = fixed.preempt_bias.wrapping_sub(request.point.kernels_depth());
         }
         // For a hit that the filter drops, the program does not need the process id.
         let asked_before = params::PIDS
@@ -195,7 +195,7 @@ impl ProgramBuilder<'_> {
             | params::SOFT;
         if request.filter.is_some()
             && !functions.needs.more
-            && !matches!(request.via, AttachPoint::Inject | AttachPoint::Emitted)
+            && !matches!(request.point, AttachPoint::Inject | AttachPoint::Emitted)
             && fixed.bits & asked_before == 0
         {
             fixed.bits |= params::OWN_LATE;
@@ -218,7 +218,7 @@ impl ProgramBuilder<'_> {
         // The hit has slot and kind, so events with the same code share the program.
         fixed.kind = 0;
         fixed.bits |= reported;
-        if let Some((false, _)) = request.via.call() {
+        if let Some((false, _)) = request.point.call() {
             fixed.call = self.context.registers.map_or(0, |registers| registers.number);
         }
         let mut key = fixed.bytes().to_vec();
@@ -252,7 +252,7 @@ pub struct BulkBuilder {
 /// A program that was made ahead for an event.
 pub struct Built {
     pub(crate) kind: u16,
-    pub(crate) via: AttachPoint,
+    pub(crate) point: AttachPoint,
     /// Identifies the program; only set for the first of its events.
     pub(crate) key: Option<Key>,
     pub(crate) place: Place,
@@ -273,7 +273,7 @@ impl BulkBuilder {
                 }
                 let Ok(generated) = builder.generate(request, UNUSED) else { continue };
                 let Some(key) = &generated.key else { continue };
-                let of_kind = (request.via.kind() as u32, key.clone());
+                let of_kind = (request.point.kind() as u32, key.clone());
                 let (place, is_first) = {
                     let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
                     match made.entry(of_kind.clone()) {
@@ -288,7 +288,7 @@ impl BulkBuilder {
                 }
                 done.push(Built {
                     kind: request.kind,
-                    via: request.via.clone(),
+                    point: request.point.clone(),
                     key: is_first.then(|| key.clone()),
                     place,
                 });
@@ -305,7 +305,7 @@ impl BulkBuilder {
 }
 
 fn load(request: &Request<'_>, image: &Image) -> Result<Prog, AttachError> {
-    let kind = request.via.kind();
+    let kind = request.point.kind();
     Prog::load_for(kind, request.purpose(), &image.bytes(), &request.format.name)
         .map_err(|error| AttachError::new(request.format.full_name(), Cause::Load(kind, error)))
 }

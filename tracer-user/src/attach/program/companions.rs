@@ -39,7 +39,7 @@ impl Companions {
         let ProgramContext::Probe(plan) = request.hook else { return Ok(Self::default()) };
         Ok(Self {
             links: Vec::new(),
-            entry_args: entry_args_program(plan, request.via)?,
+            entry_args: entry_args_program(plan, request.point)?,
             prefault: prefault_program(plan, request)?,
         })
     }
@@ -51,8 +51,8 @@ impl Companions {
 
     /// Attaches the entry program before the probe's own program, because a return finds no arguments if its entry
     /// was not seen.
-    pub(crate) fn attach_before(&mut self, via: &AttachPoint) -> Result<(), Cause> {
-        if let (Some((program, _)), Some(entry)) = (&self.entry_args, via.entry()) {
+    pub(crate) fn attach_before(&mut self, point: &AttachPoint) -> Result<(), Cause> {
+        if let (Some((program, _)), Some(entry)) = (&self.entry_args, point.entry()) {
             self.links.push(hooks::attach(program, &entry, None)?);
         }
         Ok(())
@@ -60,9 +60,9 @@ impl Companions {
 
     /// Attaches the prefault program after the probe's own. At an instruction of a file, the kernel runs the program
     /// attached last first.
-    pub(crate) fn attach_prefault(&mut self, via: &AttachPoint) {
+    pub(crate) fn attach_prefault(&mut self, point: &AttachPoint) {
         let Some((program, _)) = &self.prefault else { return };
-        match hooks::attach(program, via, None) {
+        match hooks::attach(program, point, None) {
             Ok(link) => self.links.push(link),
             Err(error) => tracing::debug!("no prefault program: {error}"),
         }
@@ -86,8 +86,8 @@ impl Companions {
     }
 }
 
-fn entry_args_program(plan: &ProbePlan, via: &AttachPoint) -> Result<Option<(Prog, Map)>, Cause> {
-    let (Some(function), Some(entry)) = (entry_args::program(plan), via.entry()) else {
+fn entry_args_program(plan: &ProbePlan, point: &AttachPoint) -> Result<Option<(Prog, Map)>, Cause> {
+    let (Some(function), Some(entry)) = (entry_args::program(plan), point.entry()) else {
         return Ok(None);
     };
     let map = Map::create(&MapSpec {
@@ -120,7 +120,7 @@ fn prefault_program(plan: &ProbePlan, request: &Request<'_>) -> Result<Option<(P
     })
     .map_err(|errno| Cause::Map("array", errno))?;
     let insns = bytes(&function, &map);
-    match Prog::load_sleepable(request.via.kind(), request.purpose(), &insns, prefault::PROGRAM) {
+    match Prog::load_sleepable(request.point.kind(), request.purpose(), &insns, prefault::PROGRAM) {
         Ok(program) => Ok(Some((program, map))),
         Err(error) => {
             tracing::debug!("no prefault program: {error}: {}", error.log);

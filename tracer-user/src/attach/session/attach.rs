@@ -36,9 +36,9 @@ impl Session {
     pub fn attach(&mut self, request: &Request<'_>, dispatch: Dispatch) -> Result<Attached, AttachError> {
         let named = |cause| AttachError::new(request.format.full_name(), cause);
         let mut attached = self.unlinked(request, dispatch)?;
-        attached.companions.attach_before(request.via).map_err(named)?;
+        attached.companions.attach_before(request.point).map_err(named)?;
         self.link(&mut attached, request).map_err(named)?;
-        attached.companions.attach_prefault(request.via);
+        attached.companions.attach_prefault(request.point);
         #[cfg(feature = "bpf-log")]
         if self.logs.is_none() {
             let id = attached.program.program.info().ok().map(|info| info.id);
@@ -54,7 +54,7 @@ impl Session {
     pub fn plan(&mut self, request: &Request<'_>, dispatch: Dispatch) -> Result<(Planned, Job), AttachError> {
         let name = request.format.full_name();
         let attached = self.unlinked(request, dispatch)?;
-        let (place, exit) = match request.via {
+        let (place, exit) = match request.point {
             AttachPoint::Uprobe(place) => (place, false),
             AttachPoint::Uretprobe(place) => (place, true),
             _ => return Err(AttachError::new(name, Cause::Misplaced("a link of a file is for files"))),
@@ -62,7 +62,7 @@ impl Session {
         let cookie = attached.slot().map_or(0, |slot| request.cookie(slot));
         let links = match dispatch {
             Dispatch::Table => {
-                let table = self.tables.table(request.via);
+                let table = self.tables.table(request.point);
                 table.and_then(|table| Ok(vec![table.plan_file(cookie, place)?]))
             }
             Dispatch::Gate | Dispatch::Direct => {
@@ -94,7 +94,7 @@ impl Session {
             let mut made = made?.into_iter();
             let first = made.next().ok_or(Cause::Misplaced("no link"))?;
             if attached.dispatch == Dispatch::Table {
-                let table = self.tables.table(&attached.via)?;
+                let table = self.tables.table(&attached.point)?;
                 return Ok(Link::File(first.linked(|event| table.link_perf(cookie, event))?));
             }
             let link = uprobe::finish(attached.linked_program(), first)?;
@@ -114,7 +114,7 @@ impl Session {
     /// When the program does not pass the verifier, the request is for another hook, or the program itself is
     /// attached. The old program stays.
     pub fn replace(&mut self, attached: &mut Attached, request: &Request<'_>) -> Result<(), AttachError> {
-        request.must_be_at(&attached.via)?;
+        request.must_be_at(&attached.point)?;
         complete_for(&self.maps, request)?;
         let slot = attached.slot().unwrap_or(UNUSED);
         let program = if attached.dispatch == Dispatch::Table {
@@ -146,7 +146,7 @@ impl Session {
     /// # Errors
     /// When no code can be generated, or the kernel refuses a map.
     pub fn block(&self, attached: &Attached, request: &Request<'_>) -> Result<Block, AttachError> {
-        debug_assert_eq!(*request.via, AttachPoint::Emitted);
+        debug_assert_eq!(*request.point, AttachPoint::Emitted);
         let slot = attached.slot().unwrap_or(UNUSED);
         let (image, scratch) = self.builder().image(request, slot, None, &Companions::default())?;
         Ok(Block::new(image.insns, image.constants.into_iter().chain(scratch).map(Arc::new).collect()))
@@ -160,7 +160,7 @@ impl Session {
     ) -> Result<Attached, AttachError> {
         let named = |cause| AttachError::new(request.format.full_name(), cause);
         complete_for(&self.maps, request)?;
-        let chain = self.join(request.via, dispatch).map_err(named)?;
+        let chain = self.join(request.point, dispatch).map_err(named)?;
         let lease = self.lease(request, chain.as_ref().filter(|_| dispatch == Dispatch::Table))?;
         let slot = lease.as_ref().map_or(UNUSED, |lease| lease.slot());
         let companions = match dispatch {
@@ -173,7 +173,7 @@ impl Session {
                 Arc::new(self.builder().own(request, slot, None, &companions)?)
             }
         };
-        let mut attached = Attached::new(request.via.clone(), dispatch, program);
+        let mut attached = Attached::new(request.point.clone(), dispatch, program);
         (attached.companions, attached.lease) = (companions, lease);
         attached.chain = chain;
         (attached.gate, attached.entry) = self.gate_and_entry(request, dispatch, slot).map_err(named)?;
@@ -198,7 +198,7 @@ impl Session {
             return Ok(None);
         }
         let all_used = || AttachError::new("counters", Cause::TooMany(self.maps.counters().slots()));
-        let lease = match (chain, request.via) {
+        let lease = match (chain, request.point) {
             (Some(chain), AttachPoint::Tracepoint(_)) if self.slots.leave_above(chain.lease().slot()) => {
                 Arc::clone(chain.lease())
             }
@@ -219,8 +219,8 @@ impl Session {
         dispatch: Dispatch,
         slot: Slot,
     ) -> Result<(Option<OwnGate>, Option<Entry>), Cause> {
-        let via = request.via;
-        match (dispatch, via, via.call()) {
+        let point = request.point;
+        match (dispatch, point, point.call()) {
             (_, AttachPoint::Inject, _) => Ok((None, None)),
             (Dispatch::Direct | Dispatch::Table, _, Some((enter, number))) => {
                 let link = self.dispatcher_link(Sort::Event);
@@ -229,7 +229,7 @@ impl Session {
             (Dispatch::Direct, ..) => Ok((None, None)),
             (Dispatch::Gate, _, Some(_)) => Err(Cause::Misplaced("system calls have a dispatcher")),
             (Dispatch::Gate, ..) => {
-                let (gate, entry) = OwnGate::new(via.kind(), request.purpose(), true, "tracer_probe")?;
+                let (gate, entry) = OwnGate::new(point.kind(), request.purpose(), true, "tracer_probe")?;
                 Ok((Some(gate), Some(entry)))
             }
             // The chain of the tracepoint has gate and entry.
@@ -237,7 +237,7 @@ impl Session {
                 Ok((None, None))
             }
             (Dispatch::Table, AttachPoint::Uprobe(_) | AttachPoint::Shared { .. }, _) => {
-                Ok((None, Some(self.tables.table(via)?.entry(slot))))
+                Ok((None, Some(self.tables.table(point)?.entry(slot))))
             }
             (Dispatch::Table, ..) => Err(Cause::Misplaced("no gate is for such a hook")),
         }
@@ -250,8 +250,8 @@ impl Session {
         }
         let (chains, rank) = (self.chains.clone(), self.rank(sort));
         DispatcherLink::in_chain(rank.session, move |dispatcher, tracepoint| {
-            let via = AttachPoint::RawTracepoint(tracepoint.to_owned());
-            let place = chains.join(&via, rank, &Arc::default())?;
+            let point = AttachPoint::RawTracepoint(tracepoint.to_owned());
+            let place = chains.join(&point, rank, &Arc::default())?;
             place.set(Arc::clone(dispatcher))?;
             place.connect(None, false)?;
             Ok(Box::new(place))
@@ -260,7 +260,7 @@ impl Session {
 
     /// Stores the event of a system call in the table that shared programs read.
     fn set_call_event(&self, request: &Request<'_>, slot: Slot) -> Result<(), Cause> {
-        match request.via.call() {
+        match request.point.call() {
             Some((enter, number)) => self.maps.set_call(enter, number, request.cookie(slot)),
             None => Ok(()),
         }
@@ -268,12 +268,12 @@ impl Session {
 
     /// Links an event to its hook.
     fn link(&mut self, attached: &mut Attached, request: &Request<'_>) -> Result<(), Cause> {
-        let via = request.via;
-        match (attached.dispatch, via) {
-            _ if via.is_call() => {}
+        let point = request.point;
+        match (attached.dispatch, point) {
+            _ if point.is_call() => {}
             (Dispatch::Table, AttachPoint::Uprobe(place)) => {
                 let cookie = attached.slot().map_or(0, |slot| request.cookie(slot));
-                let table = self.tables.table(via)?;
+                let table = self.tables.table(point)?;
                 let hook = table.plan_file(cookie, place)?.make()?;
                 let hook = hook.linked(|event| table.link_perf(cookie, event))?;
                 attached.link = Link::File(match &attached.lease {
@@ -288,9 +288,9 @@ impl Session {
 
     /// Links the program of an event, or its gate, to a hook. At a tracepoint with a chain, the chain has the link.
     pub(crate) fn connect(&mut self, attached: &mut Attached) -> Result<(), Cause> {
-        let opened = self.opened.take(&attached.via);
+        let opened = self.opened.take(&attached.point);
         let Some(chain) = &attached.chain else {
-            attached.link = hooks::attach(attached.linked_program(), &attached.via, opened)?;
+            attached.link = hooks::attach(attached.linked_program(), &attached.point, opened)?;
             return Ok(());
         };
         if let Some(gate) = &attached.gate {
@@ -301,15 +301,15 @@ impl Session {
     }
 
     /// Joins the chain of a tracepoint. `None` at other hooks, and for a program that is attached directly.
-    pub(crate) fn join(&self, via: &AttachPoint, dispatch: Dispatch) -> Result<Option<ChainPlace>, Cause> {
-        if !Chains::takes(via) {
+    pub(crate) fn join(&self, point: &AttachPoint, dispatch: Dispatch) -> Result<Option<ChainPlace>, Cause> {
+        if !Chains::takes(point) {
             return Ok(None);
         }
         match dispatch {
             Dispatch::Direct => Ok(None),
-            Dispatch::Table => self.chains.join(via, self.rank(Sort::Event), &self.ended).map(Some),
+            Dispatch::Table => self.chains.join(point, self.rank(Sort::Event), &self.ended).map(Some),
             // An event probe counts its missed hits itself.
-            Dispatch::Gate => self.chains.join(via, self.rank(Sort::Trigger), &Arc::default()).map(Some),
+            Dispatch::Gate => self.chains.join(point, self.rank(Sort::Trigger), &Arc::default()).map(Some),
         }
     }
 }

@@ -189,8 +189,8 @@ impl Session {
 
     /// Whether an attachment at this attach point needs no perf event to be opened: it is open, or the tracepoint is
     /// linked.
-    pub fn has_perf_event(&self, via: &AttachPoint) -> bool {
-        self.opened.has(via) || self.chains.is_linked(via)
+    pub fn has_perf_event(&self, point: &AttachPoint) -> bool {
+        self.opened.has(point) || self.chains.is_linked(point)
     }
 
     /// The rank of this session's consumers of a sort in a chain.

@@ -28,11 +28,11 @@ impl Session {
         let builder = self.builder();
         let generated = builder.generate(request, slot)?;
         let Some(key) = &generated.key else { return builder.make(request, &generated) };
-        if let Some(program) = self.cache.find(request.via, key) {
+        if let Some(program) = self.cache.find(request.point, key) {
             return Ok(program);
         }
         let program = builder.make(request, &generated)?;
-        self.cache.remember(request.via, key.clone(), &program);
+        self.cache.remember(request.point, key.clone(), &program);
         Ok(program)
     }
 
@@ -51,10 +51,10 @@ impl Session {
 
     /// Stores programs for [`Session::attach`].
     pub fn take_built(&mut self, built: Vec<Built>) {
-        for Built { kind, via, key, place } in built {
+        for Built { kind, point, key, place } in built {
             let Some(program) = place.get() else { continue };
             if let Some(key) = key {
-                self.cache.remember(&via, key, program);
+                self.cache.remember(&point, key, program);
             }
             self.prepared.insert(kind, Arc::clone(program));
         }

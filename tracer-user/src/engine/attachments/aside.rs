@@ -68,18 +68,23 @@ pub(crate) fn read_format(engine: &mut Engine, event: EventId) -> Result<(), Com
 
 /// Opens the perf event for an event at an attach point, in another thread. Does nothing if the attach point has
 /// none, or if it is open or being opened.
-pub(crate) fn open_perf_event(engine: &mut Engine, instance: InstanceId, event: EventId, via: &AttachPoint) {
+pub(crate) fn open_perf_event(
+    engine: &mut Engine,
+    instance: InstanceId,
+    event: EventId,
+    point: &AttachPoint,
+) {
     // A parked event has its perf event.
     let session = engine.attachments.session(instance);
-    if session.is_none_or(|session| session.is_parked(event) || session.kernel().has_perf_event(via)) {
+    if session.is_none_or(|session| session.is_parked(event) || session.kernel().has_perf_event(point)) {
         return;
     }
     let opened = engine.run_off_thread(|| {
         let _opening = Opening::begin();
-        attach::open_perf_event(via)
+        attach::open_perf_event(point)
     });
     if let (Some(session), Some(opened)) = (engine.attachments.session_mut(instance), opened) {
-        session.kernel_mut().opened().give(via.clone(), opened);
+        session.kernel_mut().opened().give(point.clone(), opened);
     }
 }
 
@@ -94,7 +99,7 @@ pub(crate) fn open_for_probes(engine: &mut Engine, instance: InstanceId, event: 
         // To find the candidates of an event probe, the event's format is read.
         let first = engine.run_off_thread(|| probes::candidates(probe, &facts).usable.into_iter().next());
         if let Some(first) = first {
-            open_perf_event(engine, instance, event, &first.via);
+            open_perf_event(engine, instance, event, &first.point);
         }
     }
 }
@@ -135,7 +140,7 @@ pub(crate) fn attach_tracepoint(
     config: &EventConfig<'_>,
 ) -> Result<(), CommandError> {
     let plan = AttachPlan::tracepoint(config.format, why);
-    open_perf_event(engine, instance, event, &plan.via);
+    open_perf_event(engine, instance, event, &plan.point);
     let settings = desired::settings(engine, instance, event)?;
     let config = EventConfig { settings: &settings, ..*config };
     let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;

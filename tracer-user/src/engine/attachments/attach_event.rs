@@ -66,7 +66,7 @@ pub(super) fn attach_event(
         }
         (None, None) => {
             aside::link_file(engine, instance, event, &chosen, &config)?;
-            aside::open_perf_event(engine, instance, event, &chosen.via);
+            aside::open_perf_event(engine, instance, event, &chosen.point);
             Ok(())
         }
     };

@@ -92,10 +92,10 @@ struct BuildInput<'a> {
 
 /// Makes the programs of those events that can share one with others.
 fn build(builder: &BulkBuilder, new: &[BuildInput<'_>], stop: &AtomicBool) -> Vec<Built> {
-    let shared = new.iter().filter(|input| input.plan.via.shares());
+    let shared = new.iter().filter(|input| input.plan.point.shares());
     let requests: Vec<_> = shared
         .map(|BuildInput { format, plan, settings }| {
-            EventConfig { format, settings, begins_off: false }.request(&plan.via, &plan.hook)
+            EventConfig { format, settings, begins_off: false }.request(&plan.point, &plan.hook)
         })
         .collect();
     builder.build(&requests, stop)

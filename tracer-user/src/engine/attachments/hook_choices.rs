@@ -84,7 +84,7 @@ impl HookChoices {
             if let Some(registers) = &registers {
                 hooks::for_any_call(&mut chosen, registers);
             }
-            tracing::debug!(event = format.full_name(), via = ?chosen.via, why = chosen.reason, "hook");
+            tracing::debug!(event = format.full_name(), point = ?chosen.point, why = chosen.reason, "hook");
             self.known.insert(key(format), chosen);
         }
     }
@@ -92,7 +92,7 @@ impl HookChoices {
     /// The perf tracepoint that an event uses when it is enabled with many others. `None` if it uses another hook, or
     /// if its hook is not known yet.
     pub(crate) fn perf_id(&self, format: &Format) -> Option<u16> {
-        match self.known.get(&key(format)).map(|chosen| &chosen.via) {
+        match self.known.get(&key(format)).map(|chosen| &chosen.point) {
             None => (format.system != SYSCALLS).then_some(format.id),
             Some(AttachPoint::Tracepoint(id)) => Some(*id),
             Some(_) => None,

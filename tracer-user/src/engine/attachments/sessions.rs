@@ -70,8 +70,8 @@ impl Attachments {
     }
 
     /// Whether a tracepoint has a link that a further event or histogram can share.
-    pub(crate) fn is_linked(&self, via: &AttachPoint) -> bool {
-        self.factory().is_some_and(|factory| factory.chains().is_linked(via))
+    pub(crate) fn is_linked(&self, point: &AttachPoint) -> bool {
+        self.factory().is_some_and(|factory| factory.chains().is_linked(point))
     }
 
     /// Stores the factory for further sessions.

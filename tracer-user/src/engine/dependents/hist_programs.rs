@@ -37,7 +37,11 @@ struct Use {
 fn hist_hook(engine: &mut Engine, event: EventId, trigger: &Trigger) -> AttachPlan {
     let format: &Format = &trigger.event;
     if engine.registry.events().is_made(event) || engine.registry.is_special(event) {
-        return AttachPlan { hook: ProgramContext::Inject, via: AttachPoint::Inject, reason: String::new() };
+        return AttachPlan {
+            hook: ProgramContext::Inject,
+            point: AttachPoint::Inject,
+            reason: String::new(),
+        };
     }
     let hist = &trigger.hist;
     if hist.name.is_some() && !Layout::of(hist).is_shared() {
@@ -50,7 +54,7 @@ fn hist_hook(engine: &mut Engine, event: EventId, trigger: &Trigger) -> AttachPl
     }
     aside::choose_hooks(engine, &[event]);
     let chosen = engine.attachments.hooks().of(format);
-    match chosen.via {
+    match chosen.point {
         AttachPoint::RawTracepoint(_) | AttachPoint::SysEnter(_) | AttachPoint::SysExit(_) => chosen,
         _ => AttachPlan::tracepoint(format, chosen.reason),
     }
@@ -75,7 +79,7 @@ pub(crate) fn run_table(
         program = start(engine, instance, &trigger, &AttachPlan::tracepoint(&trigger.event, "a value"))?;
     }
     let program = program.map_err(|error| CommandError::from(error).answered_as(ErrorKind::Invalid))?;
-    tracing::debug!(event = %trigger.event.full_name(), via = ?program.via(), why = %chosen.reason, "counting");
+    tracing::debug!(event = %trigger.event.full_name(), point = ?program.point(), why = %chosen.reason, "counting");
     if let Some(table) = engine.histograms.table_mut(instance, id) {
         table.programs.hooked = Some(program);
     }
@@ -88,16 +92,16 @@ fn start(
     trigger: &Trigger,
     chosen: &AttachPlan,
 ) -> Result<Result<Attached, AttachError>, CommandError> {
-    let opened = match chosen.via {
-        AttachPoint::Tracepoint(_) if !engine.attachments.is_linked(&chosen.via) => {
-            engine.run_off_thread(|| attach::open_perf_event(&chosen.via))
+    let opened = match chosen.point {
+        AttachPoint::Tracepoint(_) if !engine.attachments.is_linked(&chosen.point) => {
+            engine.run_off_thread(|| attach::open_perf_event(&chosen.point))
         }
         _ => None,
     };
     let start = |request: &lower::Request<'_>, counts: &Counts, context: HistContext<'_>| {
-        attach::attach_hist(request, &chosen.via, counts, &context, opened)
+        attach::attach_hist(request, &chosen.point, counts, &context, opened)
     };
-    let is_call = chosen.via.is_call();
+    let is_call = chosen.point.is_call();
     let how = Use { hook: chosen.hook.clone(), is_call, entry: lower::Entry::ProgramContext };
     with_request(engine, instance, trigger, &how, &mut Vec::new(), start)
 }
@@ -210,7 +214,7 @@ fn count_in(
     let is_separate = table.programs.separate_injection();
     if is_separate && table.programs.injected.is_none() {
         let chosen =
-            AttachPlan { hook: ProgramContext::Inject, via: AttachPoint::Inject, reason: String::new() };
+            AttachPlan { hook: ProgramContext::Inject, point: AttachPoint::Inject, reason: String::new() };
         let made = start(engine, instance, trigger, &chosen)?
             .map_err(|error| CommandError::from(error).answered_as(ErrorKind::Invalid))?;
         let table = engine.histograms.table_mut(instance, trigger.id).ok_or(ErrorKind::Gone)?;
@@ -242,7 +246,7 @@ fn rebuild_emitter(engine: &mut Engine, instance: InstanceId, trigger: &Trigger)
     table.programs.injected = None;
     if let Some(mut running) = table.programs.hooked.take() {
         // Programs that emit events are at perf tracepoints.
-        let hook = match running.via() {
+        let hook = match running.point() {
             AttachPoint::Inject => ProgramContext::Inject,
             _ => ProgramContext::Tracepoint,
         };

@@ -65,9 +65,10 @@ fn source(engine: &Engine, event: EventId) -> Option<Source> {
         return Some(Source::Writers);
     }
     let chosen = |format: &Format| engine.registry.programs().chosen(event, format);
-    if let Some(AttachPlan { hook, via, .. }) = engine.registry.events().known_format(event).and_then(chosen)
+    if let Some(AttachPlan { hook, point, .. }) =
+        engine.registry.events().known_format(event).and_then(chosen)
     {
-        return Some(Source::Place(Candidate { hook, via, irqs_off: false }));
+        return Some(Source::Place(Candidate { hook, point, irqs_off: false }));
     }
     let probes = engine.registry.dynamic().probes_of(event)?;
     if let Some((target, _)) = probes.first().and_then(|probe| eprobe_target(engine, probe)) {
@@ -226,7 +227,7 @@ fn relay_writers(engine: &mut Engine, instance: InstanceId, event: EventId) -> R
     }
     let mut relays = Vec::new();
     for hook in hooks {
-        let place = Candidate { hook, via: AttachPoint::Inject, irqs_off: false };
+        let place = Candidate { hook, point: AttachPoint::Inject, irqs_off: false };
         relays.push(attach_relay(live, &Hooked::At(place), format, &parts, &facts)?);
     }
     live.relays.insert(event, relays);
@@ -335,7 +336,7 @@ fn attach_relay(
         }
     };
     for candidate in usable {
-        match session.kernel_mut().attach_relay(format, &candidate.hook, &candidate.via, parts) {
+        match session.kernel_mut().attach_relay(format, &candidate.hook, &candidate.point, parts) {
             Ok(relay) => return Ok((relay, candidate)),
             Err(error) => {
                 tracing::debug!("{error}: {}", error.verifier_log().unwrap_or_default());

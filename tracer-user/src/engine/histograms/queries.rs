@@ -39,7 +39,7 @@ pub(crate) fn add_hist(
 impl Histograms {
     /// The hook of a histogram's program; `None` if its event has no hook.
     pub(crate) fn hook(&self, instance: InstanceId, id: TriggerId) -> Option<&AttachPoint> {
-        self.table(instance, id)?.programs.hooked.as_ref().map(Attached::via)
+        self.table(instance, id)?.programs.hooked.as_ref().map(Attached::point)
     }
 
     /// The counts of a histogram.

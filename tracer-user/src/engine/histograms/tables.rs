@@ -26,7 +26,7 @@ pub(crate) struct TablePrograms {
 impl TablePrograms {
     /// Whether records from user space need a separate program.
     pub(crate) fn separate_injection(&self) -> bool {
-        self.hooked.as_ref().is_none_or(|program| *program.via() != AttachPoint::Inject)
+        self.hooked.as_ref().is_none_or(|program| *program.point() != AttachPoint::Inject)
     }
 }
 

@@ -51,7 +51,7 @@ pub struct Candidate {
     /// The program's context, which provides the values.
     pub hook: ProgramContext,
     /// The attach point.
-    pub via: AttachPoint,
+    pub point: AttachPoint,
     /// Whether hits occur only with interrupts off.
     pub irqs_off: bool,
 }
@@ -114,7 +114,7 @@ impl fmt::Display for Tried {
 impl Candidate {
     /// The hook's name.
     pub fn name(&self) -> &'static str {
-        self.via.name()
+        self.point.name()
     }
 }
 
@@ -148,11 +148,11 @@ pub fn candidates(probe: &Probe, facts: &Facts) -> Candidates {
                 return found;
             };
             let place = FilePlace { file, path: path.clone(), offset: *offset, reference: *reference };
-            let via = if *exit { AttachPoint::Uretprobe(place) } else { AttachPoint::Uprobe(place) };
+            let point = if *exit { AttachPoint::Uretprobe(place) } else { AttachPoint::Uprobe(place) };
             let offset = |of, member| Some(facts.btf()?.member(of, member).ok()??.offset);
             let in_task = offset("task_struct", "utask").zip(offset("uprobe_task", "vaddr"));
             let in_task = in_task.filter(|_| facts.version() < TELLS_FUNCTION);
-            found.offer(probe, registers, Addresses { in_task, ..Addresses::default() }, via);
+            found.offer(probe, registers, Addresses { in_task, ..Addresses::default() }, point);
         }
         Target::Tracepoint { name } => tracepoint(probe, name, facts, &mut found),
         Target::Function { symbol, exit } if symbol.contains(['*', '?', '[']) => {
@@ -187,13 +187,13 @@ pub fn candidates(probe: &Probe, facts: &Facts) -> Candidates {
 }
 
 impl Candidates {
-    fn offer(&mut self, probe: &Probe, given: ProbeContext, addresses: Addresses, via: AttachPoint) {
+    fn offer(&mut self, probe: &Probe, given: ProbeContext, addresses: Addresses, point: AttachPoint) {
         match probe::plan(probe, given, addresses) {
             Ok(plan) => {
                 let irqs_off = hooks::probe_irqs_off(probe);
-                self.usable.push(Candidate { hook: ProgramContext::Probe(Box::new(plan)), via, irqs_off });
+                self.usable.push(Candidate { hook: ProgramContext::Probe(Box::new(plan)), point, irqs_off });
             }
-            Err(why) => self.lacking.add(via.name(), why),
+            Err(why) => self.lacking.add(point.name(), why),
         }
     }
 }
@@ -213,7 +213,7 @@ fn event(
     };
     match on_record(probe, filter, &format, facts) {
         Ok(hook) => {
-            found.usable.push(Candidate { hook, via: AttachPoint::Tracepoint(format.id), irqs_off: false });
+            found.usable.push(Candidate { hook, point: AttachPoint::Tracepoint(format.id), irqs_off: false });
         }
         Err(why) => found.lacking.add(hook, why),
     }
@@ -365,14 +365,14 @@ fn trampoline(probe: &Probe, symbol: &str, exit: bool, facts: &Facts, found: &mu
         return found.lacking.add(hook, "no symbol tells where the function is");
     };
     let end = facts.symbols().and_then(|symbols| symbols.range(ip)).map_or(ip, |range| range.end);
-    let via = if exit { AttachPoint::Fexit(function) } else { AttachPoint::Fentry(function) };
+    let point = if exit { AttachPoint::Fexit(function) } else { AttachPoint::Fentry(function) };
     let addresses = Addresses { ip, end, ..Addresses::default() };
-    found.offer(probe, ProbeContext::Call { words, exit, arch: Arch::native() }, addresses, via);
+    found.offer(probe, ProbeContext::Call { words, exit, arch: Arch::native() }, addresses, point);
 }
 
 /// Adds kprobe.multi.
 fn kprobe_multi(probe: &Probe, pattern: &str, exit: bool, facts: &Facts, found: &mut Candidates) {
-    let via = |addresses| AttachPoint::KprobeMulti { addresses, exit };
+    let point = |addresses| AttachPoint::KprobeMulti { addresses, exit };
     let mut lacking = |why: &str| found.lacking.add("kprobe.multi", why);
     let Some(symbols) = facts.symbols() else { return lacking("the kernel hides the addresses of symbols") };
     let is_glob = pattern.contains(['*', '?', '[']);
@@ -390,7 +390,7 @@ fn kprobe_multi(probe: &Probe, pattern: &str, exit: bool, facts: &Facts, found: 
     }
     let ip = if is_glob || starts.len() > 1 { 0 } else { address(pattern, facts).unwrap_or_default() };
     let addresses = Addresses { ip, by_fprobe: true, ..Addresses::default() };
-    found.offer(probe, ProbeContext::Registers(Arch::native()), addresses, via(starts));
+    found.offer(probe, ProbeContext::Registers(Arch::native()), addresses, point(starts));
 }
 
 /// The hook of a function's event in a link that it shares with others, for many events that are enabled at once.
@@ -407,7 +407,7 @@ pub fn shared(probe: &Probe, facts: &Facts) -> Option<Candidate> {
     let plan = probe::plan(probe, ProbeContext::Registers(Arch::native()), addresses).ok()?;
     plan.entry_args.is_empty().then(|| Candidate {
         hook: ProgramContext::Probe(Box::new(plan)),
-        via: AttachPoint::Shared { address, exit: *exit },
+        point: AttachPoint::Shared { address, exit: *exit },
         irqs_off: hooks::probe_irqs_off(probe),
     })
 }
@@ -443,8 +443,8 @@ fn kprobe(probe: &Probe, place: KernelPlace, exit: bool, facts: &Facts, found: &
         None => Some(place.offset),
     };
     let addresses = Addresses { ip: ip.unwrap_or_default(), ..Addresses::default() };
-    let via = if exit { AttachPoint::Kretprobe(place) } else { AttachPoint::Kprobe(place) };
-    found.offer(probe, ProbeContext::Registers(Arch::native()), addresses, via);
+    let point = if exit { AttachPoint::Kretprobe(place) } else { AttachPoint::Kprobe(place) };
+    found.offer(probe, ProbeContext::Registers(Arch::native()), addresses, point);
 }
 
 /// The address of a symbol.

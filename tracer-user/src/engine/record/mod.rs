@@ -93,7 +93,7 @@ pub struct EventHook<'a> {
     /// The event.
     pub format: &'a Format,
     /// The hook.
-    pub via: &'a AttachPoint,
+    pub point: &'a AttachPoint,
     /// Why no raw tracepoint is used; empty if one is used, and for probes.
     pub reason: &'a str,
 }
@@ -173,10 +173,10 @@ impl Recorder {
         let each = self.session().into_iter().flat_map(|session| {
             self.events.iter().flat_map(|event| {
                 let format = self.engine.registry().events().known_format(*event);
-                attached_event::hooks(session, *event).map(move |(via, reason)| (format, via, reason))
+                attached_event::hooks(session, *event).map(move |(point, reason)| (format, point, reason))
             })
         });
-        each.filter_map(|(format, via, reason)| Some(EventHook { format: format?, via, reason }))
+        each.filter_map(|(format, point, reason)| Some(EventHook { format: format?, point, reason }))
     }
 
     /// Starts recording.

@@ -35,7 +35,7 @@ impl NameEvents {
                 &Request {
                     format: &format,
                     hook: &ProgramContext::Tracepoint,
-                    via: &AttachPoint::Tracepoint(format.id),
+                    point: &AttachPoint::Tracepoint(format.id),
                     filter: None,
                     irqs_off: false,
                     kind: control::FIRST + events.len() as u16,

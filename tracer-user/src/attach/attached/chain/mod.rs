@@ -102,8 +102,8 @@ enum PointKey {
 }
 
 impl PointKey {
-    fn of(via: &AttachPoint) -> Option<Self> {
-        match via {
+    fn of(attach_point: &AttachPoint) -> Option<Self> {
+        match attach_point {
             AttachPoint::Tracepoint(id) => Some(Self::Perf(*id)),
             AttachPoint::RawTracepoint(name) => Some(Self::Raw(name.clone())),
             _ => None,
@@ -134,7 +134,7 @@ impl Places {
 #[derive(Debug)]
 pub(crate) struct ChainPlace {
     chains: Chains,
-    via: AttachPoint,
+    attach_point: AttachPoint,
     key: PointKey,
     number: u64,
     lease: Arc<SlotLease>,
@@ -163,13 +163,13 @@ impl Chains {
     }
 
     /// Whether consumers at this attach point can share a link.
-    pub fn takes(via: &AttachPoint) -> bool {
-        PointKey::of(via).is_some()
+    pub fn takes(attach_point: &AttachPoint) -> bool {
+        PointKey::of(attach_point).is_some()
     }
 
     /// Whether a tracepoint is linked already, so that a further consumer needs no perf event.
-    pub fn is_linked(&self, via: &AttachPoint) -> bool {
-        let Some(key) = PointKey::of(via) else { return false };
+    pub fn is_linked(&self, attach_point: &AttachPoint) -> bool {
+        let Some(key) = PointKey::of(attach_point) else { return false };
         self.lock().points.get(&key).is_some_and(|points| {
             points.iter().any(|point| point.is_linked() && point.consumers() < CONSUMERS_MAX)
         })
@@ -178,20 +178,20 @@ impl Chains {
     /// Adds a consumer without a program. A new point is not linked yet.
     pub(crate) fn join(
         &self,
-        via: &AttachPoint,
+        attach_point: &AttachPoint,
         rank: Rank,
         ended: &Arc<AtomicU64>,
     ) -> Result<ChainPlace, Cause> {
-        let key = PointKey::of(via).ok_or(Cause::Misplaced("only tracepoints have chains"))?;
+        let key = PointKey::of(attach_point).ok_or(Cause::Misplaced("only tracepoints have chains"))?;
         let mut state = self.lock();
         let State { perf_slots, raw_slots, tables, places, points, joined, .. } = &mut *state;
-        let table = tables.table(via)?;
+        let table = tables.table(attach_point)?;
         let place = places.take()?;
         *joined += 1;
         let mut consumer = Consumer::new(*joined, rank, table.entry_at(place));
         let chain_place = |lease: &Arc<SlotLease>, missed_before, number| ChainPlace {
             chains: self.clone(),
-            via: via.clone(),
+            attach_point: attach_point.clone(),
             key: key.clone(),
             number,
             lease: Arc::clone(lease),
@@ -203,12 +203,12 @@ impl Chains {
             match point.add(consumer, table.array()) {
                 Ok(()) => return Ok(chain_place(point.lease(), point.missed(), *joined)),
                 Err((cause, refused)) => {
-                    tracing::debug!("a link of its own at {}: {cause}", via.name());
+                    tracing::debug!("a link of its own at {}: {cause}", attach_point.name());
                     consumer = refused;
                 }
             }
         }
-        let slots = if matches!(via, AttachPoint::Tracepoint(_)) { perf_slots } else { raw_slots };
+        let slots = if matches!(attach_point, AttachPoint::Tracepoint(_)) { perf_slots } else { raw_slots };
         let lease = slots.take().ok_or_else(|| Cause::TooMany(slots.capacity()));
         match lease.and_then(|lease| Point::new(table, lease, consumer)) {
             Ok(point) => {
@@ -266,7 +266,7 @@ impl ChainPlace {
         let State { tables, points, .. } = &mut *state;
         let points = points.get_mut(&self.key).map_or(&mut [][..], Vec::as_mut_slice);
         let point = points.iter_mut().find(|point| point.slot() == self.lease.slot());
-        act(point.ok_or(Cause::Misplaced("a consumer that left"))?, tables.table(&self.via)?)
+        act(point.ok_or(Cause::Misplaced("a consumer that left"))?, tables.table(&self.attach_point)?)
     }
 
     /// Links the point, if it is not linked yet. `opened` is its perf event, if it is open already. With
@@ -281,7 +281,7 @@ impl ChainPlace {
             if point.is_linked() {
                 return Ok(());
             }
-            point.connect(&self.via, table, opened, shares_gate)
+            point.connect(&self.attach_point, table, opened, shares_gate)
         })
     }
 
@@ -295,7 +295,7 @@ impl ChainPlace {
     pub(crate) fn leave(&self) -> Option<LeftPoint> {
         let mut state = self.chains.lock();
         let State { tables, places, points, .. } = &mut *state;
-        let table = tables.table(&self.via).ok()?;
+        let table = tables.table(&self.attach_point).ok()?;
         let all = points.get_mut(&self.key)?;
         let at = all.iter().position(|point| point.slot() == self.lease.slot())?;
         let point = all.get_mut(at)?;

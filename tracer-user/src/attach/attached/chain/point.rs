@@ -193,12 +193,12 @@ impl Point {
     /// Links the gate. `opened` is the perf event, if it is open already.
     pub(super) fn connect(
         &mut self,
-        via: &AttachPoint,
+        attach_point: &AttachPoint,
         table: &mut DispatchTable,
         opened: Option<Result<PerfEvent, Cause>>,
         shares_gate: bool,
     ) -> Result<(), Cause> {
-        self.link = Some(match via {
+        self.link = Some(match attach_point {
             AttachPoint::Tracepoint(id) => {
                 let event = opened.unwrap_or_else(|| tracepoint::open(*id))?;
                 let event = event.take().map_err(tracepoint::not_opened)?;

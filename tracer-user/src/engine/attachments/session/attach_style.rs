@@ -24,10 +24,10 @@ impl AttachStyle {
     }
 
     /// How hits reach the program of an event at a hook.
-    pub(super) fn event(self, via: &AttachPoint) -> Dispatch {
-        let shares = self.shares && via.shares();
+    pub(super) fn event(self, point: &AttachPoint) -> Dispatch {
+        let shares = self.shares && point.shares();
         // The events of a program share one gate for all places.
-        if !self.fixed || shares || matches!(via, AttachPoint::Uprobe(_)) {
+        if !self.fixed || shares || matches!(point, AttachPoint::Uprobe(_)) {
             Dispatch::Table
         } else {
             Dispatch::Direct

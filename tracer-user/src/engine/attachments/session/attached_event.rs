@@ -41,7 +41,7 @@ pub(crate) fn counts(session: &InstanceSession, event: EventId) -> HitCounts {
 /// The hooks of an event, each with the reason why it is no raw tracepoint. Empty for an event that other programs
 /// emit.
 pub(crate) fn hooks(session: &InstanceSession, event: EventId) -> impl Iterator<Item = (&AttachPoint, &str)> {
-    let own = session.attached.get(&event).map(|(_, plan)| (&plan.via, plan.reason.as_str()));
+    let own = session.attached.get(&event).map(|(_, plan)| (&plan.point, plan.reason.as_str()));
     let probes = session.probes.get(&event).into_iter().flat_map(AttachedProbes::all);
-    own.into_iter().chain(probes.map(|(_, candidate)| (&candidate.via, "")))
+    own.into_iter().chain(probes.map(|(_, candidate)| (&candidate.point, "")))
 }

@@ -81,7 +81,7 @@ fn close(shared: &Mutex<State>) {
             };
             let one = state.parked.remove(&event);
             drop(state);
-            if one.as_ref().is_some_and(|parked| matches!(parked.via(), AttachPoint::Tracepoint(_))) {
+            if one.as_ref().is_some_and(|parked| matches!(parked.point(), AttachPoint::Tracepoint(_))) {
                 throttle.wait_for_openers();
             }
             drop(one);

@@ -37,7 +37,7 @@ pub(crate) struct EventConfig<'a> {
 
 impl<'a> EventConfig<'a> {
     /// The request for a program with a hook.
-    pub(crate) fn request<'b>(&self, via: &'b AttachPoint, hook: &'b ProgramContext) -> Request<'b>
+    pub(crate) fn request<'b>(&self, point: &'b AttachPoint, hook: &'b ProgramContext) -> Request<'b>
     where
         'a: 'b,
     {
@@ -45,7 +45,7 @@ impl<'a> EventConfig<'a> {
         Request {
             format: self.format,
             hook,
-            via,
+            point,
             filter: filter.as_ref(),
             irqs_off: hooks::irqs_off(self.format),
             kind: self.format.id,
@@ -67,8 +67,8 @@ impl<'a> EventConfig<'a> {
     }
 
     /// The request for a program that gets complete records instead of hits.
-    pub(crate) fn emitted_request(&self, via: &'a AttachPoint, hook: &'a ProgramContext) -> Request<'a> {
-        let mut request = self.request(via, hook);
+    pub(crate) fn emitted_request(&self, point: &'a AttachPoint, hook: &'a ProgramContext) -> Request<'a> {
+        let mut request = self.request(point, hook);
         request.other = None;
         request.hit_actions.shared_row = true;
         request

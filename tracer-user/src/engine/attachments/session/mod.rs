@@ -232,8 +232,9 @@ impl InstanceSession {
         if self.attached.contains_key(&event) {
             return Ok(());
         }
-        let request = config.request(&chosen.via, &chosen.hook);
-        let attached = match self.deferred_close.take(event).filter(|parked| *parked.via() == chosen.via) {
+        let request = config.request(&chosen.point, &chosen.hook);
+        let attached = match self.deferred_close.take(event).filter(|parked| *parked.point() == chosen.point)
+        {
             Some(parked) => {
                 let attached = self.session.resume(parked, &request)?;
                 if let Some(slot) = attached.slot() {
@@ -241,7 +242,7 @@ impl InstanceSession {
                 }
                 attached
             }
-            None => self.session.attach(&request, self.style.event(&chosen.via))?,
+            None => self.session.attach(&request, self.style.event(&chosen.point))?,
         };
         self.attached.insert(event, (attached, chosen.clone()));
         self.idle.remove(&event);
@@ -257,10 +258,10 @@ impl InstanceSession {
         config: &EventConfig<'_>,
     ) -> Result<Option<(Planned, Job)>, AttachError> {
         let is_there = self.attached.contains_key(&event) || self.deferred_close.has(event);
-        if is_there || !matches!(chosen.via, AttachPoint::Uprobe(_)) {
+        if is_there || !matches!(chosen.point, AttachPoint::Uprobe(_)) {
             return Ok(None);
         }
-        self.session.plan(&config.request(&chosen.via, &chosen.hook), Dispatch::Table).map(Some)
+        self.session.plan(&config.request(&chosen.point, &chosen.hook), Dispatch::Table).map(Some)
     }
 
     /// Stores a planned event whose link was made. [`InstanceSession::attach_hook`] finds it attached.
@@ -289,7 +290,7 @@ impl InstanceSession {
         }
         // The event keeps its hook. If the kernel refuses the new program, the old one stays.
         let Some((attached, chosen)) = self.attached.get_mut(&event) else { return Ok(()) };
-        self.session.replace(attached, &config.request(&chosen.via, &chosen.hook))
+        self.session.replace(attached, &config.request(&chosen.point, &chosen.hook))
     }
 
     /// Enables an event without a hook.
