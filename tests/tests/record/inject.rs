@@ -102,7 +102,7 @@ fn attach(session: &mut Session, format: &Format, filter: Option<&Filter>) -> At
         .attach(
             &Request {
                 format,
-                hook: &ProgramContext::Inject,
+                context: &ProgramContext::Inject,
                 point: &AttachPoint::Inject,
                 filter,
                 irqs_off: false,

@@ -88,7 +88,7 @@ fn session(ring_bytes: u32, watermark: u32) -> Result<(Session, Attached, Vec<Cp
     let (mut session, rings) = Session::new(&options, Context::default())?;
     let request = Request {
         format: &format,
-        hook: &ProgramContext::Tracepoint,
+        context: &ProgramContext::Tracepoint,
         point: &AttachPoint::Tracepoint(format.id),
         filter: Some(&filter),
         irqs_off: false,

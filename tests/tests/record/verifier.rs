@@ -42,12 +42,12 @@ fn load(
     scratch: &Map,
     kind: ProgKind,
     format: &Format,
-    hook: &ProgramContext,
+    context: &ProgramContext,
     plan: &Filter,
 ) -> (Prog, usize) {
-    let filter = lower::filter(plan, hook).unwrap_or_else(|error| panic!("{plan}: {error}"));
+    let filter = lower::filter(plan, context).unwrap_or_else(|error| panic!("{plan}: {error}"));
     let record =
-        lower::record(format, hook).unwrap_or_else(|error| panic!("{}: {error}", format.full_name()));
+        lower::record(format, context).unwrap_or_else(|error| panic!("{}: {error}", format.full_name()));
     let insns = whole::program(scratch, &filter.functions, &record.functions);
     match Prog::load(kind, &whole::encoded(&insns), "verifier_test") {
         Ok(prog) => (prog, insns.len()),
@@ -189,11 +189,11 @@ fn raw_tracepoint_programs_load() {
         let Some(text) = tracefs.format(system, name).unwrap() else { continue };
         let format = Format::parse(system, &text).unwrap();
         let Ok(plan) = raw::plan(&format, &btf, None) else { continue };
-        let hook = ProgramContext::RawTracepoint(plan.fields);
+        let context = ProgramContext::RawTracepoint(plan.fields);
         let mut random = Random::new(5000 + number as u64);
         for tests in [1, 1, 1, 4, 4, 16, 40] {
             let plan = plans::filter(&mut random, &format, tests);
-            let (prog, insns) = load(&scratch, ProgKind::RawTracepoint, &format, &hook, &plan);
+            let (prog, insns) = load(&scratch, ProgKind::RawTracepoint, &format, &context, &plan);
             dearest.see(&prog, insns, || format!("{}: {plan}", format.full_name()));
             count += 1;
         }

@@ -28,7 +28,7 @@ pub enum Threads {
 impl Request<'_> {
     /// The expected attach type: programs at files use uprobe.multi links.
     pub(super) fn purpose(&self) -> Purpose<'_> {
-        match (self.point, self.hook) {
+        match (self.point, self.context) {
             (
                 AttachPoint::Uprobe(_) | AttachPoint::Uretprobe(_),
                 ProgramContext::Probe(_) | ProgramContext::UserRecord(_),
@@ -44,7 +44,7 @@ pub struct Request<'a> {
     /// The event.
     pub format: &'a Format,
     /// How the program reads the event's values at the hook.
-    pub hook: &'a ProgramContext,
+    pub context: &'a ProgramContext,
     /// The hook.
     pub point: &'a AttachPoint,
     /// Hits that do not match are counted and dropped.
@@ -72,7 +72,7 @@ impl Request<'_> {
 
     /// Generates the program's functions.
     pub(super) fn functions(&self) -> Result<Functions, AttachError> {
-        Functions::generate(self.format, self.hook, self.filter, self.hit_actions.triggers)
+        Functions::generate(self.format, self.context, self.filter, self.hit_actions.triggers)
             .map_err(|cause| AttachError::new(self.format.full_name(), cause))
     }
 
@@ -95,7 +95,7 @@ impl Request<'_> {
     /// How a shared program learns at the hit which event it records: [`params::COOKIE`] or [`params::BY_CALL`]. 0 if
     /// each event has its own program, for example a system call whose number is a constant in the program.
     pub(super) fn reported_at_hit(&self) -> u32 {
-        match (self.point, self.hook) {
+        match (self.point, self.context) {
             (AttachPoint::Tracepoint(_) | AttachPoint::Shared { .. }, _)
             | (_, ProgramContext::UserRecord(_)) => params::COOKIE,
             (AttachPoint::SysEnter(_) | AttachPoint::SysExit(_), ProgramContext::RawTracepoint(fields))

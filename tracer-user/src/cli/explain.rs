@@ -65,17 +65,17 @@ fn one(
         writeln!(out, "\nplan\n{}", indent(&format!("{:#?}", stages.filter)))?;
     }
     let cast = context::cast(facts);
-    let listing = attach::listing(format, &chosen.hook, event.filter, args.linked, cast);
+    let listing = attach::listing(format, &chosen.context, event.filter, args.linked, cast);
     let listing = match listing {
-        Err(error) if chosen.hook != ProgramContext::Tracepoint => {
+        Err(error) if chosen.context != ProgramContext::Tracepoint => {
             chosen = AttachPlan::tracepoint(format, error.to_string());
-            attach::listing(format, &chosen.hook, event.filter, args.linked, cast)?
+            attach::listing(format, &chosen.context, event.filter, args.linked, cast)?
         }
         other => other?,
     };
     writeln!(out, "\nhook\n  {:?}", chosen.point)?;
     if chosen.reason.is_empty() {
-        if let ProgramContext::RawTracepoint(fields) = &chosen.hook {
+        if let ProgramContext::RawTracepoint(fields) = &chosen.context {
             for field in fields {
                 let name = format.fields.iter().find(|f| f.offset == usize::from(field.offset));
                 writeln!(out, "    {} <- {:?}", name.map_or("?", |f| f.name.as_str()), field.source)?;
@@ -111,7 +111,7 @@ fn probe(
     writeln!(out, "\nhooks, best first")?;
     for candidate in &usable {
         writeln!(out, "  {}", candidate.name())?;
-        if let ProgramContext::Probe(plan) = &candidate.hook {
+        if let ProgramContext::Probe(plan) = &candidate.context {
             writeln!(out, "{}", indent(&indent(&plan.to_string())))?;
         }
     }
@@ -119,7 +119,7 @@ fn probe(
         writeln!(out, "  not {hook}: {why}")?;
     }
     if let Some(first) = usable.first() {
-        let listing = attach::listing(event.format, &first.hook, event.filter, args.linked, None)?;
+        let listing = attach::listing(event.format, &first.context, event.filter, args.linked, None)?;
         writeln!(out, "\neBPF at {}\n{}", first.name(), indent(&listing))?;
     }
     Ok(())

@@ -34,7 +34,7 @@ pub const BULK_THRESHOLD: usize = 32;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachPlan {
     /// The sources of values.
-    pub hook: ProgramContext,
+    pub context: ProgramContext,
     /// Where the program is attached.
     pub point: AttachPoint,
     /// Why the raw tracepoint is not used; empty if it is used.
@@ -45,7 +45,7 @@ impl AttachPlan {
     /// The perf tracepoint, which works for every event.
     pub fn tracepoint(format: &Format, reason: impl Into<String>) -> Self {
         Self {
-            hook: ProgramContext::Tracepoint,
+            context: ProgramContext::Tracepoint,
             point: AttachPoint::Tracepoint(format.id),
             reason: reason.into(),
         }
@@ -193,14 +193,14 @@ fn raw_chosen(format: &Format, plan: RawPlan, number: Option<u32>) -> AttachPlan
         (Some(number), false) => AttachPoint::SysExit(number),
         (None, _) => AttachPoint::RawTracepoint(plan.tracepoint),
     };
-    AttachPlan { hook: ProgramContext::RawTracepoint(plan.fields), point, reason: String::new() }
+    AttachPlan { context: ProgramContext::RawTracepoint(plan.fields), point, reason: String::new() }
 }
 
 /// Changes the plan of a system call's event so that its program serves all calls of the same shape.
 pub fn for_any_call(chosen: &mut AttachPlan, registers: &Registers) {
     let entering = matches!(chosen.point, AttachPoint::SysEnter(_));
     if let (true, ProgramContext::RawTracepoint(fields)) =
-        (entering || matches!(chosen.point, AttachPoint::SysExit(_)), &mut chosen.hook)
+        (entering || matches!(chosen.point, AttachPoint::SysExit(_)), &mut chosen.context)
     {
         raw::for_any_call(fields, entering, registers);
     }
@@ -212,7 +212,7 @@ fn plan(format: &Format, facts: &Facts) -> Result<Planned, NoRawHook> {
     if !syscall && !raw::listed().any(|(system, name)| system == format.system && name == format.name) {
         let fields = facts.derived_plan(format).map_err(NoRawHook::NotDerived)?;
         return Ok(Planned::Derived(AttachPlan {
-            hook: ProgramContext::RawTracepoint(fields),
+            context: ProgramContext::RawTracepoint(fields),
             point: AttachPoint::RawTracepoint(format.name.clone()),
             reason: String::new(),
         }));
@@ -235,14 +235,14 @@ fn stand_in(system: &str, name: &str, facts: &Facts) -> Result<(Format, RawPlan)
 
 /// The other thread of an event that tracefs's pid filters also check: the thread that is switched in or woken
 /// (`event_filter_pid_sched_switch_probe_pre()` and its neighbours, kernel/trace/trace_events.c).
-pub fn other(format: &Format, hook: &ProgramContext) -> Option<Other> {
+pub fn other(format: &Format, context: &ProgramContext) -> Option<Other> {
     let name = match (format.system.as_str(), format.name.as_str()) {
         ("sched", "sched_switch") => "next_pid",
         ("sched", "sched_wakeup" | "sched_wakeup_new" | "sched_waking") => "pid",
         _ => return None,
     };
     let offset = format.fields.iter().find(|field| field.name == name)?.offset;
-    match hook {
+    match context {
         ProgramContext::Tracepoint | ProgramContext::Inject => Some(Other::InRecord(offset as u32)),
         ProgramContext::Probe(_) | ProgramContext::UserRecord(_) => None,
         ProgramContext::RawTracepoint(fields) => {

@@ -95,10 +95,10 @@ pub fn base(facts: &Facts) -> Result<u64, PagesError> {
     let (mut session, rings) = Session::new(&sizes, Context::default()).map_err(PagesError::failed)?;
     let mut drain = Drain::new(rings);
     let mut attached = Vec::new();
-    for (hook, point, kind) in &hooks {
+    for (context, point, kind) in &hooks {
         let request = Request {
             format: &format,
-            hook,
+            context,
             point,
             filter: None,
             irqs_off: false,

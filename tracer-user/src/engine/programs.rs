@@ -62,7 +62,7 @@ pub fn read(path: &[u8], files: &Files) -> Result<(Arc<OpenedFile>, Vec<Describe
 /// The hook of a program's event.
 pub fn chosen(format: &Format, place: &FilePlace) -> AttachPlan {
     AttachPlan {
-        hook: ProgramContext::UserRecord(UserRecord::of(format, Arch::native())),
+        context: ProgramContext::UserRecord(UserRecord::of(format, Arch::native())),
         point: AttachPoint::Uprobe(place.clone()),
         reason: String::new(),
     }

@@ -108,10 +108,10 @@ fn attach(
     kind: u16,
     session: &mut Session,
 ) -> Result<[Attached; 2], AttachError> {
-    let mut attach = |hook: &ProgramContext, point: &AttachPoint, kind| {
+    let mut attach = |context: &ProgramContext, point: &AttachPoint, kind| {
         let request = Request {
             format,
-            hook,
+            context,
             point,
             filter: None,
             irqs_off: false,

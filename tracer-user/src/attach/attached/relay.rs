@@ -33,7 +33,7 @@ pub struct Relayed<'a> {
     /// The event.
     pub format: &'a Format,
     /// How its values are read: from another event's record if the relay is a part.
-    pub hook: &'a ProgramContext,
+    pub context: &'a ProgramContext,
     /// Programs at its hook can be preempted by others of their kind.
     pub nests: bool,
     /// It is a part of a program that already has records of another event.
@@ -49,7 +49,7 @@ pub struct Relayed<'a> {
 /// # Errors
 /// When the hook does not provide the record, or the kernel refuses a map.
 pub fn relayed(relayed: &Relayed<'_>, cpus: u32, parts: &[Block]) -> Result<Block, AttachError> {
-    let Relayed { format, hook, nests, is_part, but_process, is_injected } = *relayed;
+    let Relayed { format, context, nests, is_part, but_process, is_injected } = *relayed;
     let failed = |cause| AttachError::new(format.full_name(), cause);
     let make = |value_size: usize| {
         Map::create(&MapSpec {
@@ -64,7 +64,7 @@ pub fn relayed(relayed: &Relayed<'_>, cpus: u32, parts: &[Block]) -> Result<Bloc
         .map_err(|errno| failed(Cause::Map("array", errno)))
     };
     let (area, scratch) = (make(AREA_SIZE)?, make(SCRATCH_SIZE)?);
-    let request = relay::Request { format, hook, is_part, is_injected, nests, but_process };
+    let request = relay::Request { format, context, is_part, is_injected, nests, but_process };
     let mut functions = relay::relay(&request, &emission::names(parts).each())
         .map_err(|error| failed(Cause::Lower(error)))?;
     for function in &mut functions {
@@ -86,12 +86,12 @@ impl Session {
     pub fn attach_relay(
         &mut self,
         format: &Format,
-        hook: &ProgramContext,
+        context: &ProgramContext,
         point: &AttachPoint,
         parts: &[Block],
     ) -> Result<Attached, AttachError> {
         let failed = |cause| AttachError::new(format.full_name(), cause);
-        let program = self.relay(format, hook, point, parts)?;
+        let program = self.relay(format, context, point, parts)?;
         let mut attached = Attached::new(point.clone(), Dispatch::Gate, Arc::clone(&program));
         if *point != AttachPoint::Inject {
             let gate = OwnGate::new(point.kind(), point.purpose(), false, "tracer_relay").map_err(failed)?;
@@ -111,24 +111,25 @@ impl Session {
         &self,
         relay: &mut Attached,
         format: &Format,
-        hook: &ProgramContext,
+        context: &ProgramContext,
         parts: &[Block],
     ) -> Result<(), AttachError> {
-        let program = self.relay(format, hook, relay.point(), parts)?;
+        let program = self.relay(format, context, relay.point(), parts)?;
         relay.set_program(program).map_err(|cause| AttachError::new(format.full_name(), cause))
     }
 
     fn relay(
         &self,
         format: &Format,
-        hook: &ProgramContext,
+        context: &ProgramContext,
         point: &AttachPoint,
         parts: &[Block],
     ) -> Result<Arc<LoadedProgram>, AttachError> {
         let own = self.maps.excluded_tgid();
         let but_process = (own != 0 && *point != AttachPoint::Inject).then_some(own);
         let is_injected = *point == AttachPoint::Inject;
-        let relay = Relayed { format, hook, nests: point.nests(), is_part: false, but_process, is_injected };
+        let relay =
+            Relayed { format, context, nests: point.nests(), is_part: false, but_process, is_injected };
         let block = relayed(&relay, self.maps.cpus(), parts)?;
         let kind = point.kind();
         let program = Prog::load_for(kind, point.purpose(), &block.bytes(), &format.name)

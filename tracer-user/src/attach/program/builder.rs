@@ -139,7 +139,7 @@ impl ProgramBuilder<'_> {
             },
             ..Params::default()
         };
-        let counts = matches!(request.hook, ProgramContext::Probe(plan) if plan.when.is_some());
+        let counts = matches!(request.context, ProgramContext::Probe(plan) if plan.when.is_some());
         if request.filter.is_some() || counts {
             fixed.bits |= params::FILTER;
         }
@@ -177,12 +177,12 @@ impl ProgramBuilder<'_> {
         request.hit_actions.apply(&mut fixed, slot);
         // Triggers must not act on a hit that the definition's condition drops, and the condition is evaluated with
         // the record.
-        let conditional = matches!(request.hook, ProgramContext::Probe(plan) if plan.when.is_some());
+        let conditional = matches!(request.context, ProgramContext::Probe(plan) if plan.when.is_some());
         if conditional && fixed.bits & params::TRIGGERS != 0 {
             fixed.bits |= params::SEES_RECORD;
         }
         self.context.apply(&mut fixed, request.point);
-        if matches!(request.hook, ProgramContext::Probe(_)) && fixed.preempt_bias > 0 {
+        if matches!(request.context, ProgramContext::Probe(_)) && fixed.preempt_bias > 0 {
             fixed.preempt_bias = fixed.preempt_bias.wrapping_sub(request.point.kernels_depth());
         }
         // For a hit that the filter drops, the program does not need the process id.

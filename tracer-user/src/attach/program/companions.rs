@@ -36,7 +36,7 @@ pub(crate) struct Companions {
 impl Companions {
     /// Loads the companions of a request's program.
     pub(crate) fn load(request: &Request<'_>) -> Result<Self, Cause> {
-        let ProgramContext::Probe(plan) = request.hook else { return Ok(Self::default()) };
+        let ProgramContext::Probe(plan) = request.context else { return Ok(Self::default()) };
         Ok(Self {
             links: Vec::new(),
             entry_args: entry_args_program(plan, request.point)?,

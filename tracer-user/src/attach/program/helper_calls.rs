@@ -25,11 +25,11 @@ const ENTER: &str = "name: sys_enter\nID: 22\nformat:\n\
     print fmt: \"%ld\", REC->id\n";
 
 /// The helpers that a program calls, with the number of calls in its instructions.
-fn helpers(template: &str, hook: &ProgramContext, filter: bool, bits: u32) -> String {
+fn helpers(template: &str, context: &ProgramContext, filter: bool, bits: u32) -> String {
     let format = Format::parse("raw_syscalls", ENTER).unwrap();
     let place = Place { offset: 8, size: 8 };
     let number = Filter::Test(Test::Number { place, signed: true, op: NumberOp::Eq, value: 5000 });
-    let functions = Functions::generate(&format, hook, filter.then_some(&number), &[]).unwrap();
+    let functions = Functions::generate(&format, context, filter.then_some(&number), &[]).unwrap();
     let filter = if filter { params::FILTER } else { 0 };
     let fixed = Params {
         bits: bits | filter | params::ONE_TABLE,
@@ -60,7 +60,7 @@ fn helpers(template: &str, hook: &ProgramContext, filter: bool, bits: u32) -> St
 fn templates_call_few_helpers() {
     let raw = ProgramContext::RawTracepoint(vec![FieldSource { offset: 8, size: 8, source: Source::Arg(1) }]);
     let mut text = String::new();
-    for (what, template, hook, filter, bits) in [
+    for (what, template, context, filter, bits) in [
         ("recording, no filter", "raw_event", &raw, false, 0),
         ("recording, filter", "raw_event", &raw, true, params::OWN_LATE),
         ("mirror, no filter", "raw_event", &raw, false, params::PID_LISTS),
@@ -72,7 +72,7 @@ fn templates_call_few_helpers() {
         ("mirror, filter", "fexit_event", &ProgramContext::Tracepoint, true, params::PID_LISTS),
         ("mirror, filter", "uprobe_event", &ProgramContext::Tracepoint, true, params::PID_LISTS),
     ] {
-        let calls = helpers(template, hook, filter, bits);
+        let calls = helpers(template, context, filter, bits);
         writeln!(text, "{template}, {what}: {calls}").unwrap();
     }
     insta::assert_snapshot!(text, @r"

@@ -47,14 +47,14 @@ impl Functions {
     /// template never calls.
     pub(crate) fn generate(
         format: &Format,
-        hook: &ProgramContext,
+        context: &ProgramContext,
         filter: Option<&Filter>,
         triggers: &[Trigger],
     ) -> Result<Self, Cause> {
         let broken = |error: lower::LowerError| Cause::Lower(error);
-        let record = lower::record(format, hook).map_err(broken)?;
-        let filter = lower::filter(filter.unwrap_or(&Filter::Const(true)), hook).map_err(broken)?;
-        let triggers = lower::trigger(triggers, hook).map_err(broken)?;
+        let record = lower::record(format, context).map_err(broken)?;
+        let filter = lower::filter(filter.unwrap_or(&Filter::Const(true)), context).map_err(broken)?;
+        let triggers = lower::trigger(triggers, context).map_err(broken)?;
         let size = record.size.unwrap_or(0) as u32;
         let list = filter.functions.into_iter().chain(record.functions).chain(triggers.functions).collect();
         let needs = Needs {

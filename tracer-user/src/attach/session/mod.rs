@@ -219,17 +219,17 @@ impl Session {
 /// When no code can be generated for the plan at this hook.
 pub fn listing(
     format: &Format,
-    hook: &ProgramContext,
+    context: &ProgramContext,
     filter: Option<&Filter>,
     linked: bool,
     cast: Option<Cast>,
 ) -> Result<String, AttachError> {
-    let functions = Functions::generate(format, hook, filter, &[])
+    let functions = Functions::generate(format, context, filter, &[])
         .map_err(|cause| AttachError::new(format.full_name(), cause))?;
     if !linked {
         return Ok(functions.listing());
     }
-    let template = match hook {
+    let template = match context {
         ProgramContext::Tracepoint => "trace_event",
         ProgramContext::Probe(plan) => match plan.context {
             ProbeContext::Registers(_) => "kprobe_event",

@@ -18,8 +18,8 @@ fn text(text: Text, pattern: Pattern) -> Filter {
     Filter::Test(Test::Text { text, pattern, not: false })
 }
 
-fn listed(plan: &Filter, hook: &ProgramContext) -> String {
-    listing::functions(&filter(plan, hook).unwrap().functions)
+fn listed(plan: &Filter, context: &ProgramContext) -> String {
+    listing::functions(&filter(plan, context).unwrap().functions)
 }
 
 /// `sched_switch` by its arguments, at the offsets of one example kernel.
@@ -311,14 +311,14 @@ fn an_unconditional_trigger_is_a_few_instructions() {
 
 #[test]
 fn only_the_numbers_that_a_filter_reads_are_copied_from_user_records() {
-    let hook = ProgramContext::UserRecord(crate::plan::source::UserRecord {
+    let context = ProgramContext::UserRecord(crate::plan::source::UserRecord {
         address: 112,
         length: 104,
         fixed: 36,
         varies: true,
     });
     let plan = Filter::And(vec![number(28, 4, NumberOp::Lt, 0), number(24, 4, NumberOp::Gt, 7)]);
-    let code = filter(&plan, &hook).unwrap();
+    let code = filter(&plan, &context).unwrap();
     assert!(!code.needs.scratch);
     insta::assert_snapshot!(listing::functions(&code.functions), @r"
     tracer_filter:
@@ -352,5 +352,5 @@ fn only_the_numbers_that_a_filter_reads_are_copied_from_user_records() {
         number(24, 4, NumberOp::Gt, 7),
         text(Text::Static(Place { offset: 8, size: 16 }), Pattern::Full(b"a".into())),
     ]);
-    assert!(filter(&texts, &hook).unwrap().needs.scratch);
+    assert!(filter(&texts, &context).unwrap().needs.scratch);
 }

@@ -22,18 +22,18 @@ const ALIGNMENT: usize = 4;
 ///
 /// # Errors
 /// If the record has data after its fields that the hook does not provide, or is too long.
-pub fn record(format: &Format, hook: &ProgramContext) -> Result<Code, LowerError> {
-    if let ProgramContext::Probe(plan) = hook {
+pub fn record(format: &Format, context: &ProgramContext) -> Result<Code, LowerError> {
+    if let ProgramContext::Probe(plan) = context {
         return super::probe::record(plan);
     }
-    if let ProgramContext::UserRecord(record) = hook {
+    if let ProgramContext::UserRecord(record) = context {
         return super::user_record::record(*record, struct_size(format).next_multiple_of(ALIGNMENT));
     }
-    let (_, uses) = lower_record(format, hook, Uses::default())?;
-    Ok(lower_record(format, hook, uses)?.0)
+    let (_, uses) = lower_record(format, context, Uses::default())?;
+    Ok(lower_record(format, context, uses)?.0)
 }
 
-fn lower_record(format: &Format, hook: &ProgramContext, uses: Uses) -> Result<(Code, Uses), LowerError> {
+fn lower_record(format: &Format, context: &ProgramContext, uses: Uses) -> Result<(Code, Uses), LowerError> {
     let mut emit = Emitter::new(uses);
     let size = struct_size(format).next_multiple_of(ALIGNMENT);
     if size > MAX_PAYLOAD {
@@ -44,11 +44,11 @@ fn lower_record(format: &Format, hook: &ProgramContext, uses: Uses) -> Result<(C
         emit.mov(Reg::R6, Reg::R1);
         emit.mov(Reg::R7, Reg::R2);
     }
-    let varies = format.is_variable() || (*hook == ProgramContext::Inject && format.is_open());
-    let fixed = match (hook, varies) {
+    let varies = format.is_variable() || (*context == ProgramContext::Inject && format.is_open());
+    let fixed = match (context, varies) {
         (ProgramContext::RawTracepoint(_), true) => return Err(LowerError::NoData),
         (ProgramContext::RawTracepoint(fields), false) => {
-            gather(&mut emit, hook, fields, size, payload)?;
+            gather(&mut emit, context, fields, size, payload)?;
             Some(size)
         }
         (
@@ -172,7 +172,7 @@ fn copy_whole(emit: &mut Emitter, more: usize, payload: Reg) {
 /// Builds a record of fixed length from the arguments of a raw tracepoint.
 fn gather(
     emit: &mut Emitter,
-    hook: &ProgramContext,
+    context: &ProgramContext,
     fields: &[FieldSource],
     size: usize,
     payload: Reg,
@@ -182,7 +182,7 @@ fn gather(
     let runs = runs(&fields);
     // Fields that are read directly into the payload need no stack.
     let staged = runs.iter().filter(|run| !run.direct).flat_map(|run| &fields[run.first..run.end]).copied();
-    let mut values = Values::for_fields(hook, staged);
+    let mut values = Values::for_fields(context, staged);
     let mut written = COMMON_SIZE;
     for run in &runs {
         let (start, end) = (usize::from(fields[run.first].offset), end_of(fields[run.end - 1]));

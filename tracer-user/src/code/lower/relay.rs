@@ -35,7 +35,7 @@ pub struct Request<'a> {
     /// The event.
     pub format: &'a Format,
     /// The source of its values.
-    pub hook: &'a ProgramContext,
+    pub context: &'a ProgramContext,
     /// The relay is itself a part of a program: the context is another event's record, the second argument the hook's
     /// context.
     pub is_part: bool,
@@ -53,10 +53,10 @@ pub struct Request<'a> {
 /// # Errors
 /// If the hook does not provide the record.
 pub fn relay(request: &Request<'_>, parts: &[&str]) -> Result<Vec<Function>, LowerError> {
-    let code = record(request.format, request.hook)?;
-    let when = match request.hook {
+    let code = record(request.format, request.context)?;
+    let when = match request.context {
         ProgramContext::Probe(plan) if plan.when.is_some() => {
-            Some(filter(&Filter::Const(true), request.hook)?)
+            Some(filter(&Filter::Const(true), request.context)?)
         }
         _ => None,
     };

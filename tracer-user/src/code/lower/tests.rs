@@ -273,20 +273,20 @@ impl TestHit {
     }
 
     /// Result of the code with the record as its context.
-    fn by_record(&self, code: &Code, hook: &ProgramContext) -> bool {
+    fn by_record(&self, code: &Code, context: &ProgramContext) -> bool {
         let mut machine = self.machine();
-        let mut context = self.record();
-        context.resize(0x20_000, 0);
+        let mut bytes = self.record();
+        bytes.resize(0x20_000, 0);
         let mut visible = FIXED;
-        if *hook == ProgramContext::Inject {
+        if *context == ProgramContext::Inject {
             // The record names its writer; another task runs the program.
             visible = tracer_abi::INJECT_SIZE;
-            context[tracer_abi::INJECT_CPU..][..4].copy_from_slice(&self.cpu.to_le_bytes());
-            context[tracer_abi::INJECT_COMM..][..16].copy_from_slice(&self.comm());
+            bytes[tracer_abi::INJECT_CPU..][..4].copy_from_slice(&self.cpu.to_le_bytes());
+            bytes[tracer_abi::INJECT_COMM..][..16].copy_from_slice(&self.comm());
             machine.cpu = 99;
             machine.comm = *b"somebody else's\0";
         }
-        let ctx = machine.map(Access::Context(visible), &context);
+        let ctx = machine.map(Access::Context(visible), &bytes);
         self.run(machine, code, ctx)
     }
 
@@ -360,13 +360,13 @@ fn filters_over_records_agree_with_the_evaluator() {
     let passed = [const { std::cell::Cell::new(0) }; 2];
     runner(600)
         .run(&(filters(test()), prop::collection::vec(given(), 8)), |(plan, givens)| {
-            for hook in [ProgramContext::Tracepoint, ProgramContext::Inject] {
-                let code = filter(&plan, &hook).unwrap();
-                checked(&code, if hook == ProgramContext::Tracepoint { 8 } else { 0 });
+            for context in [ProgramContext::Tracepoint, ProgramContext::Inject] {
+                let code = filter(&plan, &context).unwrap();
+                checked(&code, if context == ProgramContext::Tracepoint { 8 } else { 0 });
                 for given in &givens {
                     let expected = given.expected(&plan);
                     passed[usize::from(expected)].update(|seen| seen + 1);
-                    prop_assert_eq!(given.by_record(&code, &hook), expected, "{} at {:?}", plan, hook);
+                    prop_assert_eq!(given.by_record(&code, &context), expected, "{} at {:?}", plan, context);
                 }
             }
             Ok(())

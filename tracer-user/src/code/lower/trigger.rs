@@ -39,27 +39,27 @@ const CALLBACKS: &str = "trigger_";
 ///
 /// # Errors
 /// If the hook does not provide a value that a filter compares.
-pub fn trigger(triggers: &[Trigger], hook: &ProgramContext) -> Result<Code, LowerError> {
-    let (_, uses) = lower(triggers, hook, Uses::default())?;
-    let (functions, uses) = lower(triggers, hook, uses)?;
+pub fn trigger(triggers: &[Trigger], context: &ProgramContext) -> Result<Code, LowerError> {
+    let (_, uses) = lower(triggers, context, Uses::default())?;
+    let (functions, uses) = lower(triggers, context, uses)?;
     Ok(Code { functions, needs: Needs { scratch: uses.scratch, flags: uses.flags, more: true }, size: None })
 }
 
 fn lower(
     triggers: &[Trigger],
-    hook: &ProgramContext,
+    context: &ProgramContext,
     mut uses: Uses,
 ) -> Result<(Vec<Function>, Uses), LowerError> {
     let filters: Vec<Filter> = triggers.iter().filter_map(|trigger| trigger.filter.clone()).collect();
     let filtered = !filters.is_empty();
     // The union of the fields that the filters read; each filter is lowered separately.
     let all = Filter::Or(filters);
-    let built = Built::of(hook, filtered, !triggers.is_empty());
+    let built = Built::of(context, filtered, !triggers.is_empty());
     if built.is_some() {
         (uses.calls, uses.common) = (true, true);
     }
     let mut emit = Emitter::new(uses);
-    let mut lower = FilterLowering::new(Values::for_filter(hook, &all), uses);
+    let mut lower = FilterLowering::new(Values::for_filter(context, &all), uses);
     emit.prologue();
     let reloads = filtered || matches!(built, Some(Built::Probe(_)));
     let switches = reloads.then(|| {

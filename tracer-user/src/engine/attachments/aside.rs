@@ -169,7 +169,7 @@ pub(crate) struct Refused(pub(crate) Option<String>);
 impl Refused {
     /// Stores the error of an attempt at a raw tracepoint or a dispatcher. Returns the error of any other attempt.
     pub(crate) fn keep(&mut self, tried: &AttachPlan, error: AttachError) -> Result<(), CommandError> {
-        match tried.hook {
+        match tried.context {
             // These events have no other hook to try.
             ProgramContext::Tracepoint | ProgramContext::UserRecord(_) => Err(error.into()),
             _ => {

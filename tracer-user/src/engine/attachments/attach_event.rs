@@ -44,7 +44,7 @@ pub(super) fn attach_event(
         probes
             .as_ref()
             .and_then(|probes| dependents::eprobe_target(engine, probes.first()?))
-            .map(|(_, hook)| hook)
+            .map(|(_, context)| context)
     };
     let chosen = engine
         .registry
@@ -77,7 +77,7 @@ pub(super) fn attach_event(
     let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
     let attached = match (without_hook, &probes) {
         _ if too_long => Ok(()),
-        (Some(hook), _) => session.attach_emitted(event, hook, &config).map_err(CommandError::from),
+        (Some(context), _) => session.attach_emitted(event, context, &config).map_err(CommandError::from),
         (None, Some(probes)) => {
             let attach = |()| Ok(session.attach_probes(event, probes, &config, &facts)?);
             linked.and_then(attach).map_err(|error| no_hook(format, error))

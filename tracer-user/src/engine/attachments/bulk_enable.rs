@@ -95,7 +95,7 @@ fn build(builder: &BulkBuilder, new: &[BuildInput<'_>], stop: &AtomicBool) -> Ve
     let shared = new.iter().filter(|input| input.plan.point.shares());
     let requests: Vec<_> = shared
         .map(|BuildInput { format, plan, settings }| {
-            EventConfig { format, settings, begins_off: false }.request(&plan.point, &plan.hook)
+            EventConfig { format, settings, begins_off: false }.request(&plan.point, &plan.context)
         })
         .collect();
     builder.build(&requests, stop)

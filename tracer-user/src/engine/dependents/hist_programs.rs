@@ -27,7 +27,7 @@ use crate::{
 
 /// How a histogram's update is entered.
 struct Use {
-    hook: ProgramContext,
+    context: ProgramContext,
     /// Whether the event belongs to a system call: 32-bit calls reach its hook and must not count.
     is_call: bool,
     entry: lower::Entry,
@@ -38,7 +38,7 @@ fn hist_hook(engine: &mut Engine, event: EventId, trigger: &Trigger) -> AttachPl
     let format: &Format = &trigger.event;
     if engine.registry.events().is_made(event) || engine.registry.is_special(event) {
         return AttachPlan {
-            hook: ProgramContext::Inject,
+            context: ProgramContext::Inject,
             point: AttachPoint::Inject,
             reason: String::new(),
         };
@@ -73,7 +73,7 @@ pub(crate) fn run_table(
     }
     let chosen = hist_hook(engine, event, &trigger);
     let mut program = start(engine, instance, &trigger, &chosen)?;
-    if let (Err(error), ProgramContext::RawTracepoint(_)) = (&program, &chosen.hook) {
+    if let (Err(error), ProgramContext::RawTracepoint(_)) = (&program, &chosen.context) {
         // Some values are only in the kernel's own record.
         tracing::debug!("{error}");
         program = start(engine, instance, &trigger, &AttachPlan::tracepoint(&trigger.event, "a value"))?;
@@ -102,7 +102,7 @@ fn start(
         attach::attach_hist(request, &chosen.point, counts, &context, opened)
     };
     let is_call = chosen.point.is_call();
-    let how = Use { hook: chosen.hook.clone(), is_call, entry: lower::Entry::ProgramContext };
+    let how = Use { context: chosen.context.clone(), is_call, entry: lower::Entry::ProgramContext };
     with_request(engine, instance, trigger, &how, &mut Vec::new(), start)
 }
 
@@ -147,9 +147,9 @@ fn with_request<T>(
         hist,
         references: &references,
         filter: filter.as_ref(),
-        hook: &how.hook,
+        context: &how.context,
         kind: format.id,
-        but_process: (how.hook != ProgramContext::Inject && !engine.attachments.options().own)
+        but_process: (how.context != ProgramContext::Inject && !engine.attachments.options().own)
             .then_some(own.process),
         but_compat: calls.filter(|_| how.is_call).map(|calls| calls.registers().compat),
         entry: how.entry,
@@ -158,7 +158,7 @@ fn with_request<T>(
         within: Some(lower::Within {
             place: table.place,
             lists: !engine.registry.is_special(table.event),
-            other: hooks::other(format, &how.hook),
+            other: hooks::other(format, &how.context),
         }),
         emits: &emits,
     };
@@ -175,7 +175,7 @@ pub(crate) fn hist_parts(
 ) -> Result<Vec<Block>, CommandError> {
     let triggers = counting(engine, instance, |table| table.event == event);
     let part = |trigger: Trigger| {
-        let how = Use { hook: ProgramContext::Inject, is_call: false, entry };
+        let how = Use { context: ProgramContext::Inject, is_call: false, entry };
         with_request(engine, instance, &trigger, &how, outer, attach::hist_part)?
             .map_err(|error| CommandError::from(error).answered_as(ErrorKind::Invalid))
     };
@@ -214,7 +214,7 @@ fn count_in(
     let is_separate = table.programs.separate_injection();
     if is_separate && table.programs.injected.is_none() {
         let chosen =
-            AttachPlan { hook: ProgramContext::Inject, point: AttachPoint::Inject, reason: String::new() };
+            AttachPlan { context: ProgramContext::Inject, point: AttachPoint::Inject, reason: String::new() };
         let made = start(engine, instance, trigger, &chosen)?
             .map_err(|error| CommandError::from(error).answered_as(ErrorKind::Invalid))?;
         let table = engine.histograms.table_mut(instance, trigger.id).ok_or(ErrorKind::Gone)?;
@@ -246,14 +246,14 @@ fn rebuild_emitter(engine: &mut Engine, instance: InstanceId, trigger: &Trigger)
     table.programs.injected = None;
     if let Some(mut running) = table.programs.hooked.take() {
         // Programs that emit events are at perf tracepoints.
-        let hook = match running.point() {
+        let context = match running.point() {
             AttachPoint::Inject => ProgramContext::Inject,
             _ => ProgramContext::Tracepoint,
         };
         let change = |request: &lower::Request<'_>, counts: &Counts, context: HistContext<'_>| {
             attach::replace_hist(&mut running, request, counts, &context)
         };
-        let how = Use { hook, is_call: false, entry: lower::Entry::ProgramContext };
+        let how = Use { context, is_call: false, entry: lower::Entry::ProgramContext };
         let changed = with_request(engine, instance, trigger, &how, &mut Vec::new(), change);
         if let Some(table) = engine.histograms.table_mut(instance, trigger.id) {
             table.programs.hooked = Some(running);

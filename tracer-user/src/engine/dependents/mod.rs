@@ -65,10 +65,10 @@ fn source(engine: &Engine, event: EventId) -> Option<Source> {
         return Some(Source::Writers);
     }
     let chosen = |format: &Format| engine.registry.programs().chosen(event, format);
-    if let Some(AttachPlan { hook, point, .. }) =
+    if let Some(AttachPlan { context, point, .. }) =
         engine.registry.events().known_format(event).and_then(chosen)
     {
-        return Some(Source::Place(Candidate { hook, point, irqs_off: false }));
+        return Some(Source::Place(Candidate { context, point, irqs_off: false }));
     }
     let probes = engine.registry.dynamic().probes_of(event)?;
     if let Some((target, _)) = probes.first().and_then(|probe| eprobe_target(engine, probe)) {
@@ -97,8 +97,8 @@ pub(crate) fn eprobe_target(engine: &Engine, probe: &Probe) -> Option<(EventId, 
     let event = engine.registry.events().find(engine.registry.events().find_system(system)?, name)?;
     let format =
         engine.registry.events().known_format(event).filter(|_| engine.registry.events().is_made(event))?;
-    let hook = probes::on_record(probe, filter.as_deref(), format, &engine.facts);
-    hook.map_err(|why| tracing::warn!("{}: {why}", probe.event.name)).ok().map(|hook| (event, hook))
+    let context = probes::on_record(probe, filter.as_deref(), format, &engine.facts);
+    context.map_err(|why| tracing::warn!("{}: {why}", probe.event.name)).ok().map(|context| (event, context))
 }
 
 /// The event probes on an event that the kernel does not know.
@@ -135,7 +135,7 @@ fn parts_after(
     let mut parts = hist_programs::hist_parts(engine, instance, event, Entry::Record, outer)?;
     let irqs_off = irqs_off(engine, event);
     let (catalogue, facts) = (engine.registry.events().clone(), engine.facts.clone());
-    for (probe, hook) in probes_on(engine, event) {
+    for (probe, context) in probes_on(engine, event) {
         let format = catalogue.try_format(probe, &facts)?;
         if engine.attachments.session(instance).is_none() {
             break;
@@ -147,7 +147,7 @@ fn parts_after(
         if !further.is_empty() {
             let relay = Relayed {
                 format,
-                hook: &hook,
+                context: &context,
                 nests: false,
                 is_part: true,
                 but_process: None,
@@ -226,8 +226,8 @@ fn relay_writers(engine: &mut Engine, instance: InstanceId, event: EventId) -> R
         return Ok(());
     }
     let mut relays = Vec::new();
-    for hook in hooks {
-        let place = Candidate { hook, point: AttachPoint::Inject, irqs_off: false };
+    for context in hooks {
+        let place = Candidate { context, point: AttachPoint::Inject, irqs_off: false };
         relays.push(attach_relay(live, &Hooked::At(place), format, &parts, &facts)?);
     }
     live.relays.insert(event, relays);
@@ -316,7 +316,7 @@ fn attach_relays(
     // A relay whose program is refused keeps the old one.
     let mut first = Ok(());
     for ((relay, candidate), (_, parts)) in known.iter_mut().zip(&probes) {
-        first = first.and(session.kernel().replace_relay(relay, format, &candidate.hook, parts));
+        first = first.and(session.kernel().replace_relay(relay, format, &candidate.context, parts));
     }
     session.relays.insert(event, known);
     Ok(first?)
@@ -336,7 +336,7 @@ fn attach_relay(
         }
     };
     for candidate in usable {
-        match session.kernel_mut().attach_relay(format, &candidate.hook, &candidate.point, parts) {
+        match session.kernel_mut().attach_relay(format, &candidate.context, &candidate.point, parts) {
             Ok(relay) => return Ok((relay, candidate)),
             Err(error) => {
                 tracing::debug!("{error}: {}", error.verifier_log().unwrap_or_default());

@@ -49,7 +49,7 @@ const TELLS_FUNCTION: (u32, u32) = (6, 6);
 #[derive(Clone, Debug)]
 pub struct Candidate {
     /// The program's context, which provides the values.
-    pub hook: ProgramContext,
+    pub context: ProgramContext,
     /// The attach point.
     pub point: AttachPoint,
     /// Whether hits occur only with interrupts off.
@@ -191,7 +191,11 @@ impl Candidates {
         match probe::plan(probe, given, addresses) {
             Ok(plan) => {
                 let irqs_off = hooks::probe_irqs_off(probe);
-                self.usable.push(Candidate { hook: ProgramContext::Probe(Box::new(plan)), point, irqs_off });
+                self.usable.push(Candidate {
+                    context: ProgramContext::Probe(Box::new(plan)),
+                    point,
+                    irqs_off,
+                });
             }
             Err(why) => self.lacking.add(point.name(), why),
         }
@@ -212,8 +216,12 @@ fn event(
         return found.lacking.add(hook, "the kernel has no such event");
     };
     match on_record(probe, filter, &format, facts) {
-        Ok(hook) => {
-            found.usable.push(Candidate { hook, point: AttachPoint::Tracepoint(format.id), irqs_off: false });
+        Ok(context) => {
+            found.usable.push(Candidate {
+                context,
+                point: AttachPoint::Tracepoint(format.id),
+                irqs_off: false,
+            });
         }
         Err(why) => found.lacking.add(hook, why),
     }
@@ -406,7 +414,7 @@ pub fn shared(probe: &Probe, facts: &Facts) -> Option<Candidate> {
     let addresses = Addresses { by_fprobe: true, ..Addresses::default() };
     let plan = probe::plan(probe, ProbeContext::Registers(Arch::native()), addresses).ok()?;
     plan.entry_args.is_empty().then(|| Candidate {
-        hook: ProgramContext::Probe(Box::new(plan)),
+        context: ProgramContext::Probe(Box::new(plan)),
         point: AttachPoint::Shared { address, exit: *exit },
         irqs_off: hooks::probe_irqs_off(probe),
     })

@@ -34,7 +34,7 @@ impl NameEvents {
             let attachment = session.attach(
                 &Request {
                     format: &format,
-                    hook: &ProgramContext::Tracepoint,
+                    context: &ProgramContext::Tracepoint,
                     point: &AttachPoint::Tracepoint(format.id),
                     filter: None,
                     irqs_off: false,

@@ -32,9 +32,9 @@ use text::Texts;
 ///
 /// # Errors
 /// If the hook does not provide a value that the filter compares.
-pub fn filter(filter: &Filter, hook: &ProgramContext) -> Result<Code, LowerError> {
-    let (_, uses) = lower(filter, hook, Uses::default())?;
-    let (functions, uses) = lower(filter, hook, uses)?;
+pub fn filter(filter: &Filter, context: &ProgramContext) -> Result<Code, LowerError> {
+    let (_, uses) = lower(filter, context, Uses::default())?;
+    let (functions, uses) = lower(filter, context, uses)?;
     let more = uses.common || uses.calls;
     let needs = Needs { scratch: uses.scratch, flags: uses.flags, more };
     Ok(Code { functions, needs, size: None })
@@ -42,16 +42,16 @@ pub fn filter(filter: &Filter, hook: &ProgramContext) -> Result<Code, LowerError
 
 fn lower(
     filter: &Filter,
-    hook: &ProgramContext,
+    context: &ProgramContext,
     mut uses: Uses,
 ) -> Result<(Vec<Function>, Uses), LowerError> {
     let read = (*filter != Filter::Const(true)).then_some(filter);
-    let built = Built::of(hook, read.is_some(), true);
+    let built = Built::of(context, read.is_some(), true);
     if built.is_some() {
         (uses.calls, uses.common) = (true, true);
     }
     let mut emit = Emitter::new(uses);
-    let mut lower = FilterLowering::new(Values::for_filter(hook, filter), uses);
+    let mut lower = FilterLowering::new(Values::for_filter(context, filter), uses);
     let [yes, no] = emit.labels();
     emit.prologue();
     if let Some(built) = built {
@@ -80,8 +80,8 @@ pub(super) enum Built<'a> {
 impl<'a> Built<'a> {
     /// The record that must be built at this hook. It is needed if a filter reads it (`is_read`), or if an event
     /// probe has a condition and the function has an effect (`has_effect`).
-    pub(super) fn of(hook: &'a ProgramContext, is_read: bool, has_effect: bool) -> Option<Self> {
-        match hook {
+    pub(super) fn of(context: &'a ProgramContext, is_read: bool, has_effect: bool) -> Option<Self> {
+        match context {
             ProgramContext::Probe(plan) if is_read || (plan.when.is_some() && has_effect) => {
                 Some(Self::Probe(plan))
             }

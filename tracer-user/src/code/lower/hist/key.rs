@@ -142,8 +142,8 @@ fn copy_recorded_stack(
 /// starts with the program and its caller, on arm64 through a stub. At a tracepoint on arm64, the kernel's record of
 /// registers makes the stack start with the same address twice (`perf_arch_fetch_caller_regs()`,
 /// `arch/arm64/include/asm/perf_event.h`).
-fn own_frames(hook: &ProgramContext, arch: Arch) -> i32 {
-    match (hook, arch) {
+fn own_frames(context: &ProgramContext, arch: Arch) -> i32 {
+    match (context, arch) {
         (ProgramContext::RawTracepoint(_), Arch::X86_64) => 2,
         (ProgramContext::RawTracepoint(_), Arch::Arm64) => 4,
         (ProgramContext::Tracepoint, Arch::Arm64) => 1,

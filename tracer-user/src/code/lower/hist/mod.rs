@@ -73,7 +73,7 @@ pub struct Request<'a> {
     /// Selects the hits that count; None selects all.
     pub filter: Option<&'a Filter>,
     /// The context that values come from.
-    pub hook: &'a ProgramContext,
+    pub context: &'a ProgramContext,
     /// `common_type` of the event's records.
     pub kind: u16,
     /// A process whose hits do not count.
@@ -130,18 +130,18 @@ pub fn hist(request: &Request<'_>) -> Result<Program, LowerError> {
 }
 
 fn lower(request: &Request<'_>, uses: Uses) -> Result<(Vec<Function>, Uses), LowerError> {
-    let Request { hist, hook, references, emits, .. } = *request;
+    let Request { hist, context, references, emits, .. } = *request;
     let layout = &Layout::of(hist);
     let filter = request.filter.unwrap_or(&Filter::Const(true));
     let mut read = vec![filter.clone()];
     let kept = hist.field_variables.iter().chain(&hist.saved).map(|(_, value)| value);
     read.extend(hist.fields.iter().chain(kept).flat_map(numbers));
     let mut emit = Emitter::new(uses);
-    let mut filters = FilterLowering::new(Values::for_filter(hook, &Filter::And(read)), uses);
+    let mut filters = FilterLowering::new(Values::for_filter(context, &Filter::And(read)), uses);
     let [yes, no] = emit.labels();
     let hook_context = prologue(&mut emit, request, no);
     if let Some(within) = &request.within {
-        within::admit(&mut emit, within, hook, no);
+        within::admit(&mut emit, within, context, no);
     }
     filters.start(&mut emit, filter);
     filters.branch(&mut emit, filter, Exits { yes, no, next: Next::Yes })?;
@@ -186,12 +186,12 @@ fn numbers(value: &Value) -> Vec<Filter> {
 /// separately.
 fn prologue(emit: &mut Emitter, request: &Request<'_>, out: Label) -> Option<i16> {
     emit.mov(Reg::R6, Reg::R1);
-    let context = (request.entry == Entry::Record).then(|| {
+    let hook_context = (request.entry == Entry::Record).then(|| {
         let slot = emit.alloc(8);
         emit.store(Width::D, Reg::R10, slot, Reg::R2);
         slot
     });
-    if *request.hook == ProgramContext::Inject {
+    if *request.context == ProgramContext::Inject {
         if emit.uses().common {
             emit.load(Width::D, Reg::R8, Reg::R6, 0);
         }
@@ -223,7 +223,7 @@ fn prologue(emit: &mut Emitter, request: &Request<'_>, out: Label) -> Option<i16
         emit.jump_if(Cond::Eq, Reg::R0, 0, out);
         emit.mov(Reg::R7, Reg::R0);
     }
-    context
+    hook_context
 }
 
 /// Saves the time, which is the same for the whole hit.

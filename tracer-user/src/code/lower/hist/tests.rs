@@ -16,12 +16,12 @@ fn made(command: &str) -> (Hist, References) {
 fn program(command: &str) -> Program {
     let (made, references) = made(command);
     assert_eq!(unsupported(&made), None, "{command}");
-    let (hook, references) = (ProgramContext::Tracepoint, &references);
+    let (context, references) = (ProgramContext::Tracepoint, &references);
     let request = Request {
         hist: &made,
         references,
         filter: None,
-        hook: &hook,
+        context: &context,
         kind: 7,
         but_process: None,
         but_compat: None,

@@ -39,7 +39,7 @@ impl Within {
 }
 
 /// Jumps to `out` if the hit must not be counted.
-pub(super) fn admit(emit: &mut Emitter, within: &Within, hook: &ProgramContext, out: Label) {
+pub(super) fn admit(emit: &mut Emitter, within: &Within, context: &ProgramContext, out: Label) {
     emit.note("paused");
     emit.map_value(Reg::R1, MapRef::Switches);
     emit.load(Width::W, Reg::R2, Reg::R1, within.paused());
@@ -52,7 +52,7 @@ pub(super) fn admit(emit: &mut Emitter, within: &Within, hook: &ProgramContext, 
     emit.jump_if(Cond::Eq, Reg::R2, 0, none);
     let (in_force, mine) = (emit.alloc(8), emit.alloc(8));
     emit.store(Width::D, Reg::R10, in_force, Reg::R2);
-    if *hook == ProgramContext::Inject {
+    if *context == ProgramContext::Inject {
         emit.load(Width::W, Reg::R0, Reg::R6, 4);
     } else {
         emit.call(Helper::GetCurrentPidTgid);

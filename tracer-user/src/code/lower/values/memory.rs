@@ -62,9 +62,9 @@ pub(super) struct Memory {
 
 impl Memory {
     /// The groups that a filter may read.
-    pub(super) fn for_filter(filter: &Filter, hook: &ProgramContext) -> Self {
+    pub(super) fn for_filter(filter: &Filter, context: &ProgramContext) -> Self {
         let mut wanted = Vec::new();
-        if let ProgramContext::RawTracepoint(fields) = hook {
+        if let ProgramContext::RawTracepoint(fields) = context {
             add_filter(filter, fields, &mut wanted);
         }
         Self::of(wanted)

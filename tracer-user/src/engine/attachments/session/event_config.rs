@@ -37,20 +37,20 @@ pub(crate) struct EventConfig<'a> {
 
 impl<'a> EventConfig<'a> {
     /// The request for a program with a hook.
-    pub(crate) fn request<'b>(&self, point: &'b AttachPoint, hook: &'b ProgramContext) -> Request<'b>
+    pub(crate) fn request<'b>(&self, point: &'b AttachPoint, context: &'b ProgramContext) -> Request<'b>
     where
         'a: 'b,
     {
         let EventSettings { filter, triggers, soft, counted, stacks, stack_kinds } = self.settings;
         Request {
             format: self.format,
-            hook,
+            context,
             point,
             filter: filter.as_ref(),
             irqs_off: hooks::irqs_off(self.format),
             kind: self.format.id,
             threads: Threads::Traced,
-            other: hooks::other(self.format, hook),
+            other: hooks::other(self.format, context),
             hit_actions: HitActions {
                 triggers,
                 soft: *soft,
@@ -67,8 +67,8 @@ impl<'a> EventConfig<'a> {
     }
 
     /// The request for a program that gets complete records instead of hits.
-    pub(crate) fn emitted_request(&self, point: &'a AttachPoint, hook: &'a ProgramContext) -> Request<'a> {
-        let mut request = self.request(point, hook);
+    pub(crate) fn emitted_request(&self, point: &'a AttachPoint, context: &'a ProgramContext) -> Request<'a> {
+        let mut request = self.request(point, context);
         request.other = None;
         request.hit_actions.shared_row = true;
         request

@@ -232,7 +232,7 @@ impl InstanceSession {
         if self.attached.contains_key(&event) {
             return Ok(());
         }
-        let request = config.request(&chosen.point, &chosen.hook);
+        let request = config.request(&chosen.point, &chosen.context);
         let attached = match self.deferred_close.take(event).filter(|parked| *parked.point() == chosen.point)
         {
             Some(parked) => {
@@ -261,7 +261,7 @@ impl InstanceSession {
         if is_there || !matches!(chosen.point, AttachPoint::Uprobe(_)) {
             return Ok(None);
         }
-        self.session.plan(&config.request(&chosen.point, &chosen.hook), Dispatch::Table).map(Some)
+        self.session.plan(&config.request(&chosen.point, &chosen.context), Dispatch::Table).map(Some)
     }
 
     /// Stores a planned event whose link was made. [`InstanceSession::attach_hook`] finds it attached.
@@ -285,26 +285,26 @@ impl InstanceSession {
         if self.probes.contains_key(&event) {
             return self.change_probes(event, config);
         }
-        if let Some((on, hook)) = self.emitted.get_mut(&event) {
-            return self.session.replace(on, &config.emitted_request(&AttachPoint::Inject, hook));
+        if let Some((on, context)) = self.emitted.get_mut(&event) {
+            return self.session.replace(on, &config.emitted_request(&AttachPoint::Inject, context));
         }
         // The event keeps its hook. If the kernel refuses the new program, the old one stays.
         let Some((attached, chosen)) = self.attached.get_mut(&event) else { return Ok(()) };
-        self.session.replace(attached, &config.request(&chosen.point, &chosen.hook))
+        self.session.replace(attached, &config.request(&chosen.point, &chosen.context))
     }
 
     /// Enables an event without a hook.
     pub(crate) fn attach_emitted(
         &mut self,
         event: EventId,
-        hook: ProgramContext,
+        context: ProgramContext,
         config: &EventConfig<'_>,
     ) -> Result<(), AttachError> {
         if !self.emitted.contains_key(&event) {
             let on = self
                 .session
-                .attach(&config.emitted_request(&AttachPoint::Inject, &hook), Dispatch::Direct)?;
-            self.emitted.insert(event, (on, hook));
+                .attach(&config.emitted_request(&AttachPoint::Inject, &context), Dispatch::Direct)?;
+            self.emitted.insert(event, (on, context));
             self.drop_injected(event);
         }
         Ok(())
@@ -318,8 +318,8 @@ impl InstanceSession {
         config: &EventConfig<'_>,
         irqs_off: bool,
     ) -> Result<Option<Block>, AttachError> {
-        let Some((on, hook)) = self.emitted.get(&event) else { return Ok(None) };
-        let request = attach::Request { irqs_off, ..config.emitted_request(&AttachPoint::Emitted, hook) };
+        let Some((on, context)) = self.emitted.get(&event) else { return Ok(None) };
+        let request = attach::Request { irqs_off, ..config.emitted_request(&AttachPoint::Emitted, context) };
         self.session.block(on, &request).map(Some)
     }
 

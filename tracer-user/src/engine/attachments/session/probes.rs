@@ -25,7 +25,7 @@ pub(crate) struct AttachedProbes {
 
 /// The request for a probe. Triggers enable and disable the event through the slot of its first probe.
 fn request<'a>(config: &EventConfig<'a>, candidate: &'a Candidate, first: Option<Slot>) -> Request<'a> {
-    let mut request = config.request(&candidate.point, &candidate.hook);
+    let mut request = config.request(&candidate.point, &candidate.context);
     request.irqs_off = candidate.irqs_off;
     request.other = None;
     request.hit_actions.soft_slot = first;
