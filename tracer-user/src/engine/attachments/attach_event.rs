@@ -1,14 +1,14 @@
 //! Attaching one event: from its definition to a program on its hook.
 //!
 //! Work that makes the kernel wait is done off the owner's thread before the session takes the result over
-//! ([`super::aside`]).
+//! ([`super::off_thread`]).
 
 use crate::{
     engine::{
         Engine,
         attachments::{
-            aside::{self, Refused},
             desired,
+            off_thread::{self, Refused},
             reconcile::link_eprobe,
             session::event_config::EventConfig,
         },
@@ -31,7 +31,7 @@ pub(super) fn attach_event(
     event: EventId,
     begins_off: bool,
 ) -> Result<(), CommandError> {
-    aside::read_format(engine, event)?;
+    off_thread::read_format(engine, event)?;
     let (facts, catalogue) = (engine.facts.clone(), engine.registry.events().clone());
     let format = catalogue.try_format(event, &facts)?;
     let probes = engine.registry.dynamic().probes_of(event);
@@ -61,12 +61,12 @@ pub(super) fn attach_event(
     let linked = match (&without_hook, &probes) {
         (Some(_), _) => Ok(()),
         (None, Some(probes)) => {
-            aside::open_for_probes(engine, instance, event, probes);
-            aside::link_probes(engine, instance, event, probes, &config)
+            off_thread::open_for_probes(engine, instance, event, probes);
+            off_thread::link_probes(engine, instance, event, probes, &config)
         }
         (None, None) => {
-            aside::link_file(engine, instance, event, &chosen, &config)?;
-            aside::open_perf_event(engine, instance, event, &chosen.point);
+            off_thread::link_file(engine, instance, event, &chosen, &config)?;
+            off_thread::open_perf_event(engine, instance, event, &chosen.point);
             Ok(())
         }
     };
@@ -88,10 +88,10 @@ pub(super) fn attach_event(
     };
     let attached = match refused.0 {
         // A filter may need a value that only the kernel's own record has.
-        Some(why) => aside::attach_tracepoint(engine, instance, event, why, &config),
+        Some(why) => off_thread::attach_tracepoint(engine, instance, event, why, &config),
         None => attached,
     };
-    aside::forget_opened(engine, instance);
+    off_thread::forget_opened(engine, instance);
     attached?;
     let state = engine.instances.state(instance)?;
     state.recorded.insert(event);
@@ -102,7 +102,7 @@ pub(super) fn attach_event(
     let is_counted = newly && probes.is_some();
     let mut done = if is_counted { link_eprobe(engine, instance, event, true) } else { Ok(()) };
     if done.is_ok() {
-        done = dependents::changed(engine, instance, event);
+        done = dependents::propagate_enabled(engine, instance, event);
         if done.is_err() && is_counted {
             let _ = link_eprobe(engine, instance, event, false);
         }
@@ -112,7 +112,7 @@ pub(super) fn attach_event(
         if let Some(session) = engine.attachments.session_mut(instance) {
             session.detach([event]);
         }
-        let _ = dependents::changed(engine, instance, event);
+        let _ = dependents::propagate_enabled(engine, instance, event);
     }
     done
 }

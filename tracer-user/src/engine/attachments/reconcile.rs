@@ -13,7 +13,7 @@ use crate::{
     attach::Opening,
     engine::{
         Cooperative, Engine,
-        attachments::{aside, attach_event::attach_event, bulk_enable, bulk_functions, desired},
+        attachments::{attach_event::attach_event, bulk_enable, bulk_functions, desired, off_thread},
         command::error::{CommandError, ErrorKind},
         dependents,
         operations::probe_counts,
@@ -134,7 +134,7 @@ fn turn_on(engine: &mut Engine, instance: InstanceId, events: &[EventId]) -> Res
     let _opening = Opening::begin_at_once();
     let bulk = bulk_enable::begin_bulk(engine, instance, events);
     engine.make_session(instance)?;
-    aside::choose_hooks(engine, events);
+    off_thread::choose_hooks(engine, events);
     let bulk = bulk_enable::prepare(engine, instance, events, bulk);
     bulk_functions::attach_together(engine, instance, events);
     let mut first = Ok(());
@@ -188,7 +188,7 @@ fn turn_off(engine: &mut Engine, instance: InstanceId, events: &[EventId]) -> Re
         engine.yield_to_readers();
     }
     for event in events {
-        first = first.and(dependents::changed(engine, instance, *event));
+        first = first.and(dependents::propagate_enabled(engine, instance, *event));
         engine.yield_to_readers();
     }
     first
@@ -199,7 +199,7 @@ fn follow_state(engine: &mut Engine, instance: InstanceId, event: EventId) -> Re
     let is = situation(engine, instance, event);
     match step(Goal::Unchanged, is) {
         Step::Attach { begins_off } => {
-            aside::choose_hooks(engine, &[event]);
+            off_thread::choose_hooks(engine, &[event]);
             attach_event(engine, instance, event, begins_off)
         }
         Step::Detach => {
@@ -207,12 +207,12 @@ fn follow_state(engine: &mut Engine, instance: InstanceId, event: EventId) -> Re
             for gone in detach_events(engine, instance, &[event])? {
                 first = first.and(link_eprobe(engine, instance, gone, false));
             }
-            first.and(dependents::changed(engine, instance, event))
+            first.and(dependents::propagate_enabled(engine, instance, event))
         }
         Step::Idle => {
             make_idle(engine, instance, event);
             engine.instances.state(instance)?.enabled.insert(event);
-            dependents::changed(engine, instance, event)
+            dependents::propagate_enabled(engine, instance, event)
         }
         Step::Replace | Step::TurnOn | Step::TurnOff => replace_program(engine, instance, event),
     }
@@ -265,7 +265,7 @@ fn replace_program(engine: &mut Engine, instance: InstanceId, event: EventId) ->
     let catalogue = engine.registry.events().clone();
     // An event whose format was never read was never attached.
     let Some(format) = catalogue.known_format(event) else {
-        return dependents::changed(engine, instance, event);
+        return dependents::propagate_enabled(engine, instance, event);
     };
     let special = catalogue.get(event).is_some_and(|known| catalogue.is_special(known.system));
     desired::with_config(engine, instance, event, format, |session, config| {
@@ -276,7 +276,7 @@ fn replace_program(engine: &mut Engine, instance: InstanceId, event: EventId) ->
         };
         done.map_err(CommandError::from)
     })?;
-    dependents::changed(engine, instance, event)
+    dependents::propagate_enabled(engine, instance, event)
 }
 
 /// Adds or removes the reference of an event probe to its target event, which has the probe among its triggers

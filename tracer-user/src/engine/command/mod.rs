@@ -130,7 +130,7 @@ impl Engine {
     pub fn take_effects(&mut self) -> Effects {
         let mut effects = std::mem::take(&mut self.effects);
         effects.rings |= std::mem::take(&mut self.user.new_ring);
-        effects.updates = self.user_news();
+        effects.updates = self.take_updates();
         effects
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     code::lower::hist as lower,
     engine::{
         Cooperative, Engine,
-        attachments::{aside, session::InstanceSession},
+        attachments::{off_thread, session::InstanceSession},
         command::error::{CommandError, ErrorKind},
         dependents::{self, emission},
         histograms::tables::{Table, TablePrograms},
@@ -52,7 +52,7 @@ fn hist_hook(engine: &mut Engine, event: EventId, trigger: &Trigger) -> AttachPl
         // Actions on the synthetic event may read the stack, which equals the kernel's only there.
         return AttachPlan::tracepoint(format, "it makes events");
     }
-    aside::choose_hooks(engine, &[event]);
+    off_thread::choose_hooks(engine, &[event]);
     let chosen = engine.attachments.hooks().of(format);
     match chosen.point {
         AttachPoint::RawTracepoint(_) | AttachPoint::SysEnter(_) | AttachPoint::SysExit(_) => chosen,

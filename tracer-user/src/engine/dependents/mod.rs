@@ -13,7 +13,7 @@ use crate::{
     code::lower::hist::Entry,
     engine::{
         Engine,
-        attachments::{aside, desired, session::InstanceSession},
+        attachments::{desired, off_thread, session::InstanceSession},
         command::error::{CommandError, ErrorKind},
         facts::Facts,
         hooks::{self, AttachPlan},
@@ -220,22 +220,26 @@ fn relay_writers(engine: &mut Engine, instance: InstanceId, event: EventId) -> R
         probes.iter().filter_map(|probe| Some(eprobe_target(engine, probe)?.1)).collect();
     let (catalogue, facts) = (engine.registry.events().clone(), engine.facts.clone());
     let format = catalogue.try_format(event, &facts)?;
-    let Some(live) = engine.attachments.session_mut(instance) else { return Ok(()) };
-    live.relays.remove(&event);
+    let Some(session) = engine.attachments.session_mut(instance) else { return Ok(()) };
+    session.relays.remove(&event);
     if parts.is_empty() {
         return Ok(());
     }
     let mut relays = Vec::new();
     for context in hooks {
         let place = Candidate { context, point: AttachPoint::Inject, irqs_off: false };
-        relays.push(attach_relay(live, &Hooked::At(place), format, &parts, &facts)?);
+        relays.push(attach_relay(session, &Hooked::At(place), format, &parts, &facts)?);
     }
-    live.relays.insert(event, relays);
+    session.relays.insert(event, relays);
     Ok(())
 }
 
 /// Updates dependents after an event was enabled, disabled or changed in an instance.
-pub(crate) fn changed(engine: &mut Engine, instance: InstanceId, event: EventId) -> Result<(), CommandError> {
+pub(crate) fn propagate_enabled(
+    engine: &mut Engine,
+    instance: InstanceId,
+    event: EventId,
+) -> Result<(), CommandError> {
     match source(engine, event) {
         Some(Source::Emission) => {
             emission::relink(engine, event);
@@ -286,12 +290,12 @@ pub(crate) fn rebuild_dependents(
             let format = catalogue.try_format(event, &facts)?;
             let probes: Vec<Probe> = each.iter().filter_map(|(hooked, _)| hooked.probe().cloned()).collect();
             let is_new = engine.attachments.session(instance);
-            if is_new.is_some_and(|live| !live.relays.contains_key(&event)) {
-                aside::open_for_probes(engine, instance, event, &probes);
+            if is_new.is_some_and(|session| !session.relays.contains_key(&event)) {
+                off_thread::open_for_probes(engine, instance, event, &probes);
             }
-            let live = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
-            let done = attach_relays(live, event, format, each, &facts);
-            aside::forget_opened(engine, instance);
+            let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
+            let done = attach_relays(session, event, format, each, &facts);
+            off_thread::forget_opened(engine, instance);
             done
         }
     }

@@ -15,7 +15,7 @@ use crate::{
     engine::{
         Cooperative, Engine,
         attachments::{
-            aside,
+            off_thread,
             reconcile::{self, Goal},
         },
         command::error::{CommandError, ErrorKind},
@@ -172,13 +172,13 @@ pub(crate) fn set_hist(
     text: Option<&[u8]>,
     remove: bool,
 ) -> Result<(), CommandError> {
-    aside::read_format(engine, event)?;
+    off_thread::read_format(engine, event)?;
     let facts = engine.facts.clone();
     // In a private engine, do not read what the command does not need.
     if !facts.is_warm() && engine.scheduler().is_shared() {
         engine.run_off_thread(|| facts.warm());
     }
-    aside::read_matched_formats(engine, text.unwrap_or_default());
+    off_thread::read_matched_formats(engine, text.unwrap_or_default());
     let format = Arc::new(engine.registry.events().try_format(event, &engine.facts)?.clone());
     let mut set = engine.histograms.set().clone();
     let result = set.apply(&format, text, remove, &HistScope { engine, instance });

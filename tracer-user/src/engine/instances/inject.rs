@@ -7,7 +7,7 @@ use crate::{
     attach,
     engine::{
         Engine,
-        attachments::{aside, desired},
+        attachments::{desired, off_thread},
         command::error::{CommandError, ErrorKind},
         dependents::{self, hist_programs, writer_stack},
         records::mark::Writer,
@@ -33,7 +33,7 @@ pub(crate) fn inject(
     if text.len() >= LIMIT {
         return Err(ErrorKind::Invalid.into());
     }
-    aside::read_format(engine, event)?;
+    off_thread::read_format(engine, event)?;
     let (catalogue, facts) = (engine.registry.events().clone(), engine.facts.clone());
     let format = catalogue.try_format(event, &facts)?;
     let mut common = [0; COMMON_SIZE];

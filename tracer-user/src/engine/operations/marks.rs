@@ -117,9 +117,9 @@ fn mark_one(
 
 /// Runs the triggers of `ftrace:print` on a record in the buffer.
 fn run_triggers(engine: &mut Engine, instance: InstanceId, record: &[u8], writer: Writer) {
-    let Some(live) = engine.attachments.session(instance) else { return };
+    let Some(session) = engine.attachments.session(instance) else { return };
     let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
-    let actions = match live.marked(record, &hit) {
+    let actions = match session.marked(record, &hit) {
         Ok(actions) => actions,
         Err(error) => return tracing::warn!("{error}"),
     };

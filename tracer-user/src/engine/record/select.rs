@@ -7,7 +7,7 @@ use super::{SelectError, StartError};
 use crate::{
     engine::{
         Engine,
-        attachments::{AttachOptions, RecordingOptions, aside, sessions::Attachments},
+        attachments::{AttachOptions, RecordingOptions, off_thread, sessions::Attachments},
         core,
         facts::Facts,
         hooks::AttachPlan,
@@ -231,7 +231,7 @@ impl Selection {
             ..AttachOptions::default()
         });
         self.engine.make_session(InstanceId::TOP)?;
-        aside::choose_hooks(&mut self.engine, &self.events);
+        off_thread::choose_hooks(&mut self.engine, &self.events);
         let hooks = self.engine.attachments.hooks();
         Ok(self.events().map(|event| hooks.of(event.format)).collect())
     }

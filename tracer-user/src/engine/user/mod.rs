@@ -84,7 +84,7 @@ impl Engine {
     /// Processes births and ends of processes, and removes events without holders. Returns the updates of programs'
     /// memory that have been queued since the last call. If the time limit is reached first, another call is
     /// requested (`ClientMemory::on_attention`).
-    pub fn user_news(&mut self) -> PendingUpdates {
+    pub fn take_updates(&mut self) -> PendingUpdates {
         updates_within(self, SLICE)
     }
 }
@@ -218,7 +218,7 @@ pub fn delete(engine: &mut Engine, name: &[u8], payer: u32, capable: bool) -> Re
     Ok(())
 }
 
-/// Processes the births and ends of processes up to now. Their updates wait for the next [`Engine::user_news`].
+/// Processes the births and ends of processes up to now. Their updates wait for the next [`Engine::take_updates`].
 pub(crate) fn learn(engine: &mut Engine) {
     engine.user.news = updates_within(engine, SLICE_OF_REQUEST);
 }

@@ -131,7 +131,7 @@ impl<'a> Checker<'a> {
         draft.length?;
         let spec = draft.ty?;
         let fetch = draft.fetch;
-        let asked = types::asked(fetch.span.of(word), spec.as_ref(), body, self.site.at, language)?;
+        let requested = types::requested(fetch.span.of(word), spec.as_ref(), body, self.site.at, language)?;
         let mut value = Value {
             facts: self.facts,
             site: &self.site,
@@ -147,7 +147,7 @@ impl<'a> Checker<'a> {
             value.offset = body.start;
         }
         value.span = spec.as_ref().map_or(body, |spec| spec.span);
-        let ty = value.settle(asked, spec.as_ref(), self.facts)?;
+        let ty = value.settle(requested, spec.as_ref(), self.facts)?;
         let count = spec.as_ref().map_or(0, |spec| spec.count);
         let arg = Arg { name, text: body.of(word).to_vec(), ty, count, offset: self.size };
         if self.size + arg.size() > SIZE_MAX && language.has(Feature::SizeLimit) {

@@ -34,7 +34,7 @@ fn named(name: &[u8], at: At, language: Language) -> Option<&'static FetchType> 
 }
 
 /// Returns the requested type before the value is checked. `fetch` is the text before the colon.
-pub(super) fn asked(
+pub(super) fn requested(
     fetch: &[u8],
     spec: Option<&TypeSpec>,
     body: Span,
@@ -94,23 +94,23 @@ impl Value<'_, '_> {
     /// Returns the type of a value with a known BTF type. Dereferences a `char *` whose requested type is a string.
     pub(super) fn settle(
         &mut self,
-        asked: &'static FetchType,
+        requested: &'static FetchType,
         spec: Option<&TypeSpec>,
         facts: &dyn Facts,
     ) -> Result<&'static FetchType, Stop> {
-        let Some(typed) = &mut self.typed else { return Ok(asked) };
+        let Some(typed) = &mut self.typed else { return Ok(requested) };
         let Some(spec) = spec else { return Ok(typed.fetch_type()) };
         if !spec.name.windows(6).any(|part| part == b"string") {
-            return Ok(asked);
+            return Ok(requested);
         }
         let shape = typed.shape;
         if matches!(shape.class, Class::Array(of) if is_char(facts.shape(of), facts)) {
-            return Ok(asked);
+            return Ok(requested);
         }
         // The kernel follows the `type` word of every BTF kind.
         if is_char(facts.shape(shape.word), facts) {
             self.push(Op::Deref { user: spec.name.first() == Some(&b'u'), offset: 0 }, Errno::TOOBIG)?;
-            return Ok(asked);
+            return Ok(requested);
         }
         Err(self.stop(Errno::INVAL, ErrorKind::NotForString, 0))
     }

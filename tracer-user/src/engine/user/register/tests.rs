@@ -35,7 +35,7 @@ fn all_events_of_a_client_are_registered_and_cleared() {
         let done = register(&mut engine, file, 7, number).unwrap();
         assert_eq!((done.index, done.bit), (number, number + 1));
         // The daemon does this after each request.
-        assert!(!engine.user_news().page);
+        assert!(!engine.take_updates().page);
     }
     // They persist, but belong to a client, so they are not saved.
     assert!(crate::engine::saved::settings(&engine).definitions.is_empty());
