@@ -37,18 +37,27 @@ pub struct AttachPlan {
     pub context: ProgramContext,
     /// Where the program is attached.
     pub point: AttachPoint,
+    /// Whether hits of a probe occur only with interrupts off.
+    pub irqs_off: bool,
     /// Why the raw tracepoint is not used; empty if it is used.
     pub reason: String,
 }
 
 impl AttachPlan {
+    /// A plan that needs no reason, for hits that may occur with interrupts on.
+    pub fn new(context: ProgramContext, point: AttachPoint) -> Self {
+        Self { context, point, irqs_off: false, reason: String::new() }
+    }
+
+    /// The hook's name.
+    pub fn name(&self) -> &'static str {
+        self.point.name()
+    }
+
     /// The perf tracepoint, which works for every event.
     pub fn tracepoint(format: &Format, reason: impl Into<String>) -> Self {
-        Self {
-            context: ProgramContext::Tracepoint,
-            point: AttachPoint::Tracepoint(format.id),
-            reason: reason.into(),
-        }
+        let point = AttachPoint::Tracepoint(format.id);
+        Self { reason: reason.into(), ..Self::new(ProgramContext::Tracepoint, point) }
     }
 }
 
@@ -193,7 +202,7 @@ fn raw_chosen(format: &Format, plan: RawPlan, number: Option<u32>) -> AttachPlan
         (Some(number), false) => AttachPoint::SysExit(number),
         (None, _) => AttachPoint::RawTracepoint(plan.tracepoint),
     };
-    AttachPlan { context: ProgramContext::RawTracepoint(plan.fields), point, reason: String::new() }
+    AttachPlan::new(ProgramContext::RawTracepoint(plan.fields), point)
 }
 
 /// Changes the plan of a system call's event so that its program serves all calls of the same shape.
@@ -211,11 +220,8 @@ fn plan(format: &Format, facts: &Facts) -> Result<Planned, NoRawHook> {
     let syscall = format.system == "syscalls";
     if !syscall && !raw::listed().any(|(system, name)| system == format.system && name == format.name) {
         let fields = facts.derived_plan(format).map_err(NoRawHook::NotDerived)?;
-        return Ok(Planned::Derived(AttachPlan {
-            context: ProgramContext::RawTracepoint(fields),
-            point: AttachPoint::RawTracepoint(format.name.clone()),
-            reason: String::new(),
-        }));
+        let point = AttachPoint::RawTracepoint(format.name.clone());
+        return Ok(Planned::Derived(AttachPlan::new(ProgramContext::RawTracepoint(fields), point)));
     }
     let btf = facts.btf().ok_or(NoRawHook::NoBtf)?;
     let number = if syscall { facts.syscall_number(&format.name) } else { None };

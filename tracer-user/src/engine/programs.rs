@@ -61,11 +61,8 @@ pub fn read(path: &[u8], files: &Files) -> Result<(Arc<OpenedFile>, Vec<Describe
 
 /// The hook of a program's event.
 pub fn chosen(format: &Format, place: &FilePlace) -> AttachPlan {
-    AttachPlan {
-        context: ProgramContext::UserRecord(UserRecord::of(format, Arch::native())),
-        point: AttachPoint::Uprobe(place.clone()),
-        reason: String::new(),
-    }
+    let context = ProgramContext::UserRecord(UserRecord::of(format, Arch::native()));
+    AttachPlan::new(context, AttachPoint::Uprobe(place.clone()))
 }
 
 /// The location of a program's event.

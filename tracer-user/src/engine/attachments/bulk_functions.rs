@@ -14,8 +14,8 @@ use crate::{
             desired,
             session::event_config::{EventConfig, EventSettings},
         },
-        hooks::BULK_THRESHOLD,
-        probes::{self, Candidate},
+        hooks::{AttachPlan, BULK_THRESHOLD},
+        probes,
     },
     event::{EventId, Format, InstanceId},
 };
@@ -26,7 +26,7 @@ pub(crate) fn attach_together(engine: &mut Engine, instance: InstanceId, events:
         return;
     }
     let (facts, catalogue) = (engine.facts.clone(), engine.registry.events().clone());
-    let mut functions: Vec<(EventId, Candidate)> = Vec::new();
+    let mut functions: Vec<(EventId, AttachPlan)> = Vec::new();
     for event in events {
         engine.yield_to_readers();
         let Some(state) = engine.instances.get(instance) else { return };

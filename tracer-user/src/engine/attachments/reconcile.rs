@@ -157,7 +157,7 @@ fn turn_on(engine: &mut Engine, instance: InstanceId, events: &[EventId]) -> Res
     }
     if let Some(session) = engine.attachments.session_mut(instance) {
         session.kernel_mut().forget_ahead();
-        session.drop_unused_shared();
+        session.drop_prepared();
     }
     if bulk.is_some() {
         engine.attachments.guard_events(instance);
@@ -270,7 +270,7 @@ fn replace_program(engine: &mut Engine, instance: InstanceId, event: EventId) ->
     let special = catalogue.get(event).is_some_and(|known| catalogue.is_special(known.system));
     desired::with_config(engine, instance, event, format, |session, config| {
         let done = if special {
-            session.set_marker((!config.settings.triggers.is_empty()).then_some(config))
+            session.set_marker(event, (!config.settings.triggers.is_empty()).then_some(config))
         } else {
             session.change(event, config)
         };

@@ -37,11 +37,7 @@ struct Use {
 fn hist_hook(engine: &mut Engine, event: EventId, trigger: &Trigger) -> AttachPlan {
     let format: &Format = &trigger.event;
     if engine.registry.events().is_made(event) || engine.registry.is_special(event) {
-        return AttachPlan {
-            context: ProgramContext::Inject,
-            point: AttachPoint::Inject,
-            reason: String::new(),
-        };
+        return AttachPlan::new(ProgramContext::Inject, AttachPoint::Inject);
     }
     let hist = &trigger.hist;
     if hist.name.is_some() && !Layout::of(hist).is_shared() {
@@ -213,8 +209,7 @@ fn count_in(
     let table = engine.histograms.table(instance, trigger.id).ok_or(ErrorKind::Gone)?;
     let is_separate = table.programs.separate_injection();
     if is_separate && table.programs.injected.is_none() {
-        let chosen =
-            AttachPlan { context: ProgramContext::Inject, point: AttachPoint::Inject, reason: String::new() };
+        let chosen = AttachPlan::new(ProgramContext::Inject, AttachPoint::Inject);
         let made = start(engine, instance, trigger, &chosen)?
             .map_err(|error| CommandError::from(error).answered_as(ErrorKind::Invalid))?;
         let table = engine.histograms.table_mut(instance, trigger.id).ok_or(ErrorKind::Gone)?;

@@ -13,11 +13,17 @@ use crate::{
     code::lower::hist::Entry,
     engine::{
         Engine,
-        attachments::{desired, off_thread, session::InstanceSession},
+        attachments::{
+            desired, off_thread,
+            session::{
+                InstanceSession,
+                table::{AttachedPart, AttachedParts, ProgramRole},
+            },
+        },
         command::error::{CommandError, ErrorKind},
         facts::Facts,
         hooks::{self, AttachPlan},
-        probes::{self, Candidate},
+        probes,
         records::mark::Writer,
     },
     event::{EventId, Format, InstanceId, dynamic::Target},
@@ -34,7 +40,7 @@ enum Source {
     /// Its own hooks.
     Hooks(Vec<Probe>),
     /// The place of a program's event.
-    Place(Candidate),
+    Place(AttachPlan),
     /// Clients that write records.
     Writers,
 }
@@ -44,7 +50,7 @@ enum Hooked {
     /// The best hook of a probe.
     Probe(Probe),
     /// This hook.
-    At(Candidate),
+    At(AttachPlan),
 }
 
 impl Hooked {
@@ -65,10 +71,8 @@ fn source(engine: &Engine, event: EventId) -> Option<Source> {
         return Some(Source::Writers);
     }
     let chosen = |format: &Format| engine.registry.programs().chosen(event, format);
-    if let Some(AttachPlan { context, point, .. }) =
-        engine.registry.events().known_format(event).and_then(chosen)
-    {
-        return Some(Source::Place(Candidate { context, point, irqs_off: false }));
+    if let Some(place) = engine.registry.events().known_format(event).and_then(chosen) {
+        return Some(Source::Place(place));
     }
     let probes = engine.registry.dynamic().probes_of(event)?;
     if let Some((target, _)) = probes.first().and_then(|probe| eprobe_target(engine, probe)) {
@@ -189,8 +193,8 @@ pub(crate) fn pass_to_eprobes(
     for (probe, _) in probes_on(engine, event) {
         actions |= emit_one(engine, instance, probe, record, writer);
         let Some(session) = engine.attachments.session(instance) else { continue };
-        for (relay, _) in session.relays.get(&probe).into_iter().flatten() {
-            if let Err(error) = relay.run(record, writer) {
+        for relay in session.table.get(probe, ProgramRole::Relay).into_iter().flat_map(AttachedParts::iter) {
+            if let Err(error) = relay.attached.run(record, writer) {
                 tracing::warn!("{error}");
             }
         }
@@ -206,10 +210,12 @@ fn emit_one(
     writer: &attach::Writer,
 ) -> u64 {
     let session = engine.attachments.session(instance);
-    session.map_or(Ok(0), |session| session.emit(event, record, writer)).unwrap_or_else(|error| {
-        tracing::warn!("{error}");
-        0
-    })
+    session.map_or(Ok(0), |session| session.run(event, ProgramRole::Emitted, record, writer)).unwrap_or_else(
+        |error| {
+            tracing::warn!("{error}");
+            0
+        },
+    )
 }
 
 /// Runs the dependents of an event probe for records from user space.
@@ -221,16 +227,16 @@ fn relay_writers(engine: &mut Engine, instance: InstanceId, event: EventId) -> R
     let (catalogue, facts) = (engine.registry.events().clone(), engine.facts.clone());
     let format = catalogue.try_format(event, &facts)?;
     let Some(session) = engine.attachments.session_mut(instance) else { return Ok(()) };
-    session.relays.remove(&event);
+    session.table.take(event, ProgramRole::Relay);
     if parts.is_empty() {
         return Ok(());
     }
-    let mut relays = Vec::new();
+    let mut relays = AttachedParts::default();
     for context in hooks {
-        let place = Candidate { context, point: AttachPoint::Inject, irqs_off: false };
-        relays.push(attach_relay(session, &Hooked::At(place), format, &parts, &facts)?);
+        let place = AttachPlan::new(context, AttachPoint::Inject);
+        relays.0.push(Some(attach_relay(session, &Hooked::At(place), format, &parts, &facts)?));
     }
-    session.relays.insert(event, relays);
+    session.table.insert(event, ProgramRole::Relay, relays);
     Ok(())
 }
 
@@ -280,7 +286,7 @@ pub(crate) fn rebuild_dependents(
                 let parts = dependent_parts(engine, instance, event, &mut Vec::new())?;
                 if parts.is_empty() {
                     if let Some(session) = engine.attachments.session_mut(instance) {
-                        session.relays.remove(&event);
+                        session.table.take(event, ProgramRole::Relay);
                     }
                     return Ok(());
                 }
@@ -290,7 +296,7 @@ pub(crate) fn rebuild_dependents(
             let format = catalogue.try_format(event, &facts)?;
             let probes: Vec<Probe> = each.iter().filter_map(|(hooked, _)| hooked.probe().cloned()).collect();
             let is_new = engine.attachments.session(instance);
-            if is_new.is_some_and(|session| !session.relays.contains_key(&event)) {
+            if is_new.is_some_and(|session| !session.table.has(event, ProgramRole::Relay)) {
                 off_thread::open_for_probes(engine, instance, event, &probes);
             }
             let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
@@ -309,20 +315,22 @@ fn attach_relays(
     probes: Vec<(Hooked, Vec<Block>)>,
     facts: &Facts,
 ) -> Result<(), CommandError> {
-    let known = session.relays.remove(&event).filter(|known| known.len() == probes.len());
+    let known = session.table.take(event, ProgramRole::Relay).filter(|known| known.0.len() == probes.len());
     let Some(mut known) = known else {
-        let attach =
-            |(probe, parts): (Hooked, Vec<Block>)| attach_relay(session, &probe, format, &parts, facts);
+        let attach = |(probe, parts): (Hooked, Vec<Block>)| {
+            attach_relay(session, &probe, format, &parts, facts).map(Some)
+        };
         let relays = probes.into_iter().map(attach).collect::<Result<_, _>>()?;
-        session.relays.insert(event, relays);
+        session.table.insert(event, ProgramRole::Relay, AttachedParts(relays));
         return Ok(());
     };
     // A relay whose program is refused keeps the old one.
     let mut first = Ok(());
-    for ((relay, candidate), (_, parts)) in known.iter_mut().zip(&probes) {
-        first = first.and(session.kernel().replace_relay(relay, format, &candidate.context, parts));
+    for (relay, (_, parts)) in known.iter_mut().zip(&probes) {
+        let AttachedPart { attached, plan } = relay;
+        first = first.and(session.kernel().replace_relay(attached, format, &plan.context, parts));
     }
-    session.relays.insert(event, known);
+    session.table.insert(event, ProgramRole::Relay, known);
     Ok(first?)
 }
 
@@ -332,7 +340,7 @@ fn attach_relay(
     format: &Format,
     parts: &[Block],
     facts: &Facts,
-) -> Result<(attach::Attached, Candidate), CommandError> {
+) -> Result<AttachedPart, CommandError> {
     let probes::Candidates { usable, lacking: mut tried } = match hooked {
         Hooked::Probe(probe) => probes::candidates(probe, facts),
         Hooked::At(place) => {
@@ -341,7 +349,7 @@ fn attach_relay(
     };
     for candidate in usable {
         match session.kernel_mut().attach_relay(format, &candidate.context, &candidate.point, parts) {
-            Ok(relay) => return Ok((relay, candidate)),
+            Ok(relay) => return Ok(AttachedPart::new(relay, candidate)),
             Err(error) => {
                 tracing::debug!("{error}: {}", error.verifier_log().unwrap_or_default());
                 tried.refused(candidate.name(), &error);

@@ -8,6 +8,7 @@ use crate::{
     buffer::clock::{Clock, Conversion, monotonic},
     engine::{
         Cooperative, Engine, Scheduler,
+        attachments::session::table::ProgramRole,
         command::error::{CommandError, ErrorKind},
         dependents::{hist_programs, writer_stack},
         instances::instance::Instance,
@@ -17,7 +18,7 @@ use crate::{
         },
         registry::catalogue::{SPECIAL, STACKS},
     },
-    event::InstanceId,
+    event::{EventId, InstanceId},
 };
 
 impl Cooperative for Engine {
@@ -109,17 +110,17 @@ fn mark_one(
         let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
         hist_programs::count_record(engine, instance, event, &record, &hit);
         if triggers {
-            run_triggers(engine, instance, &record, writer);
+            run_triggers(engine, instance, event, &record, writer);
         }
     }
     Ok(done)
 }
 
 /// Runs the triggers of `ftrace:print` on a record in the buffer.
-fn run_triggers(engine: &mut Engine, instance: InstanceId, record: &[u8], writer: Writer) {
+fn run_triggers(engine: &mut Engine, instance: InstanceId, event: EventId, record: &[u8], writer: Writer) {
     let Some(session) = engine.attachments.session(instance) else { return };
     let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
-    let actions = match session.marked(record, &hit) {
+    let actions = match session.run(event, ProgramRole::Marker, record, &hit) {
         Ok(actions) => actions,
         Err(error) => return tracing::warn!("{error}"),
     };

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::{
     engine::{
-        Cooperative, Engine, InstanceCommand, instances::select::Selector, operations::changes, probes,
-        registry::table::EventChanges,
+        Cooperative, Engine, InstanceCommand, attachments::session::table::ProgramRole,
+        instances::select::Selector, operations::changes, probes, registry::table::EventChanges,
     },
     event::EventId,
     lang::define::Probe,
@@ -67,7 +67,10 @@ fn reattach_moved_probes(engine: &mut Engine) {
     for event in events {
         let probes = engine.registry.dynamic().probes_of(event).unwrap_or_default();
         let waits: Vec<Option<bool>> = probes.iter().map(waits).collect();
-        let mut attached = engine.attachments.sessions().filter_map(|(_, session)| session.probes(event));
+        let mut attached = engine
+            .attachments
+            .sessions()
+            .filter_map(|(_, session)| session.table.get(event, ProgramRole::Probe));
         let stale = attached.any(|attached| {
             attached.waiting().zip(&waits).any(|(was, now)| now.is_some_and(|now| was != now))
         });

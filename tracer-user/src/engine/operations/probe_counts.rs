@@ -1,7 +1,7 @@
 //! Counts of the hits of dynamic events' probes, which remain after the instance that counted them.
 
 use crate::{
-    engine::{Engine, registry::profile::Count},
+    engine::{Engine, attachments::session::table::ProgramRole, registry::profile::Count},
     event::{EventId, InstanceId},
 };
 
@@ -24,5 +24,5 @@ pub(crate) fn keep_counts(engine: &mut Engine, instance: InstanceId, events: &[E
 
 /// Hits and misses of an event's probes in an instance.
 pub(crate) fn probe_counts(engine: &Engine, instance: InstanceId, event: EventId) -> Option<Vec<Count>> {
-    Some(engine.attachments.session(instance)?.probes(event)?.counts())
+    Some(engine.attachments.session(instance)?.table.get(event, ProgramRole::Probe)?.counts())
 }

@@ -26,7 +26,10 @@ use crate::{
     attach::{
         self, AttachError, AttachPoint, Cause, FilePlace, Function, KernelPlace, ModuleTypes, kernel_word,
     },
-    engine::{facts::Facts, hooks},
+    engine::{
+        facts::Facts,
+        hooks::{self, AttachPlan},
+    },
     event::{
         Format, Glob,
         dynamic::{Place, Target},
@@ -45,22 +48,11 @@ use crate::{
 /// The first kernel in which a program at a uretprobe can read which function returns (a3c485a5d8d4).
 const TELLS_FUNCTION: (u32, u32) = (6, 6);
 
-/// A hook that can provide what a definition asks for.
-#[derive(Clone, Debug)]
-pub struct Candidate {
-    /// The program's context, which provides the values.
-    pub context: ProgramContext,
-    /// The attach point.
-    pub point: AttachPoint,
-    /// Whether hits occur only with interrupts off.
-    pub irqs_off: bool,
-}
-
 /// The hooks of a probe.
 #[derive(Clone, Debug, Default)]
 pub struct Candidates {
     /// The hooks that can provide everything, best first.
-    pub usable: Vec<Candidate>,
+    pub usable: Vec<AttachPlan>,
     /// The other hooks, with reasons.
     pub lacking: Tried,
 }
@@ -108,13 +100,6 @@ impl fmt::Display for Tried {
             write!(f, "{}{hook}: {why}", if at == 0 { "" } else { "; " })?;
         }
         Ok(())
-    }
-}
-
-impl Candidate {
-    /// The hook's name.
-    pub fn name(&self) -> &'static str {
-        self.point.name()
     }
 }
 
@@ -190,12 +175,8 @@ impl Candidates {
     fn offer(&mut self, probe: &Probe, given: ProbeContext, addresses: Addresses, point: AttachPoint) {
         match probe::plan(probe, given, addresses) {
             Ok(plan) => {
-                let irqs_off = hooks::probe_irqs_off(probe);
-                self.usable.push(Candidate {
-                    context: ProgramContext::Probe(Box::new(plan)),
-                    point,
-                    irqs_off,
-                });
+                let plan = AttachPlan::new(ProgramContext::Probe(Box::new(plan)), point);
+                self.usable.push(AttachPlan { irqs_off: hooks::probe_irqs_off(probe), ..plan });
             }
             Err(why) => self.lacking.add(point.name(), why),
         }
@@ -217,11 +198,7 @@ fn event(
     };
     match on_record(probe, filter, &format, facts) {
         Ok(context) => {
-            found.usable.push(Candidate {
-                context,
-                point: AttachPoint::Tracepoint(format.id),
-                irqs_off: false,
-            });
+            found.usable.push(AttachPlan::new(context, AttachPoint::Tracepoint(format.id)));
         }
         Err(why) => found.lacking.add(hook, why),
     }
@@ -404,7 +381,7 @@ fn kprobe_multi(probe: &Probe, pattern: &str, exit: bool, facts: &Facts, found: 
 /// The hook of a function's event in a link that it shares with others, for many events that are enabled at once.
 /// `None` for a function of a module, because the link would hold the module while other events are enabled. `None`
 /// also if values must be saved at the entry for the return.
-pub fn shared(probe: &Probe, facts: &Facts) -> Option<Candidate> {
+pub fn shared(probe: &Probe, facts: &Facts) -> Option<AttachPlan> {
     let Target::Function { symbol, exit } = &probe.event.target else { return None };
     let symbols = facts.symbols()?;
     if symbol.contains(['*', '?', '[', ':']) || symbols.modules_of(symbol).next().is_some() {
@@ -413,11 +390,11 @@ pub fn shared(probe: &Probe, facts: &Facts) -> Option<Candidate> {
     let [address] = symbols.addresses(symbol)[..] else { return None };
     let addresses = Addresses { by_fprobe: true, ..Addresses::default() };
     let plan = probe::plan(probe, ProbeContext::Registers(Arch::native()), addresses).ok()?;
-    plan.entry_args.is_empty().then(|| Candidate {
-        context: ProgramContext::Probe(Box::new(plan)),
-        point: AttachPoint::Shared { address, exit: *exit },
-        irqs_off: hooks::probe_irqs_off(probe),
-    })
+    let point = AttachPoint::Shared { address, exit: *exit };
+    let irqs_off = hooks::probe_irqs_off(probe);
+    let fits = plan.entry_args.is_empty();
+    let plan = AttachPlan::new(ProgramContext::Probe(Box::new(plan)), point);
+    fits.then_some(AttachPlan { irqs_off, ..plan })
 }
 
 /// The addresses at which the functions of a glob are traced. Kernels before 6.5 list only names.

@@ -24,7 +24,7 @@ use crate::{
         attachments::{
             AttachOptions, RecordingOptions,
             reconcile::{Goal, reconcile},
-            session::{InstanceSession, attached_event},
+            session::{InstanceSession, attached_event, table::ProgramRole},
             sessions::Attachments,
         },
         command::error::{CommandError, ErrorKind},
@@ -279,7 +279,9 @@ fn refused(engine: &Engine, events: &[EventId], error: CommandError) -> StartErr
 /// does not.
 fn without_module(engine: &Engine, events: &[EventId]) -> Option<StartError> {
     let session = engine.attachments.session(InstanceId::TOP)?;
-    let waits = |event: EventId| session.probes(event).is_some_and(|probes| probes.waiting().any(|one| one));
+    let waits = |event: EventId| {
+        session.table.get(event, ProgramRole::Probe).is_some_and(|probes| probes.waiting().any(|one| one))
+    };
     let event = events.iter().copied().find(|event| waits(*event))?;
     let probes = engine.registry.dynamic().probes_of(event).unwrap_or_default();
     let waiting = probes.iter().find(|probe| probes::waits(probe, &engine.facts) == Some(true))?;

@@ -2,12 +2,8 @@
 
 use tracer_abi::Counters;
 
-use super::{InstanceSession, probes::AttachedProbes};
-use crate::{
-    attach::{AttachPoint, Attached},
-    engine::hooks::Trial,
-    event::EventId,
-};
+use super::InstanceSession;
+use crate::{attach::AttachPoint, engine::hooks::Trial, event::EventId};
 
 /// The trial of hooks in a session that does not trace yet, with hits of this thread.
 pub(crate) fn trial(session: &mut InstanceSession, own_thread: u32) -> Trial<'_> {
@@ -25,15 +21,11 @@ pub(crate) struct HitCounts {
 
 /// The counts of an event, summed over its probes.
 pub(crate) fn counts(session: &InstanceSession, event: EventId) -> HitCounts {
-    let own = session.attached.get(&event).map(|(attached, _)| attached);
-    let emitted = session.emitted.get(&event).map(|(attached, _)| attached);
-    let probes = session.probes.get(&event).into_iter().flat_map(AttachedProbes::all);
-    let all = own.into_iter().chain(emitted).chain(probes.map(|(attached, _)| attached));
-    all.fold(HitCounts::default(), |sum, attached: &Attached| {
-        let row = attached.slot().map(|slot| session.session.counters().total(slot));
+    session.table.of_event(event).fold(HitCounts::default(), |sum, part| {
+        let row = part.attached.slot().map(|slot| session.session.counters().total(slot));
         HitCounts {
             counters: sum.counters.plus(row.unwrap_or_default()),
-            missed: sum.missed + attached.missed(),
+            missed: sum.missed + part.attached.missed(),
         }
     })
 }
@@ -41,7 +33,6 @@ pub(crate) fn counts(session: &InstanceSession, event: EventId) -> HitCounts {
 /// The hooks of an event, each with the reason why it is no raw tracepoint. Empty for an event that other programs
 /// emit.
 pub(crate) fn hooks(session: &InstanceSession, event: EventId) -> impl Iterator<Item = (&AttachPoint, &str)> {
-    let own = session.attached.get(&event).map(|(_, plan)| (&plan.point, plan.reason.as_str()));
-    let probes = session.probes.get(&event).into_iter().flat_map(AttachedProbes::all);
-    own.into_iter().chain(probes.map(|(_, candidate)| (&candidate.point, "")))
+    let at_hooks = session.table.of_event(event).filter(|part| part.plan.point != AttachPoint::Inject);
+    at_hooks.map(|part| (&part.plan.point, part.plan.reason.as_str()))
 }

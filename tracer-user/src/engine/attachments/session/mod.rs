@@ -11,6 +11,7 @@ mod deferred_close;
 pub(crate) mod event_config;
 pub(crate) mod probes;
 pub(crate) mod ring_queue;
+pub(crate) mod table;
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -20,7 +21,7 @@ use std::{
 
 use tracer_abi::Counters;
 
-use self::probes::AttachedProbes;
+use self::table::{AttachedPart, AttachedParts, AttachedTable, ProgramRole};
 use crate::{
     attach::{
         self, AttachError, AttachPoint, Attached, Block, Calls, Chains, Context, Dispatch, Guard, Hooks, Job,
@@ -35,7 +36,6 @@ use crate::{
         context,
         facts::Facts,
         hooks::AttachPlan,
-        probes::Candidate,
     },
     event::{EventId, Slot},
     plan::{source::ProgramContext, trigger},
@@ -53,24 +53,11 @@ pub(crate) struct InstanceSession {
     session: Session,
     pub(crate) style: AttachStyle,
     pub(crate) queue: RingQueue,
-    attached: HashMap<EventId, (Attached, AttachPlan)>,
-    /// Dynamic events.
-    probes: HashMap<EventId, AttachedProbes>,
-    /// Dynamic events whose shared links are made, and that are about to be enabled.
-    shared: HashMap<EventId, (Attached, Candidate)>,
-    /// Linked probes at files, which [`InstanceSession::attach_probes`] takes.
-    linked: HashMap<EventId, AttachedProbes>,
-    /// Events without a hook (synthetic events, user events, event probes on such events), each with the source of
-    /// its values.
-    emitted: HashMap<EventId, (Attached, ProgramContext)>,
-    /// Relays, which pass the records of dynamic events to dependents.
-    pub(crate) relays: HashMap<EventId, Vec<(Attached, Candidate)>>,
+    pub(crate) table: AttachedTable,
+    /// Probes whose links are made, and that are about to be attached.
+    prepared: HashMap<EventId, AttachedParts>,
     /// Idle events: they are disabled and in soft mode, and have no program, because other programs do all the work.
     idle: BTreeSet<EventId>,
-    /// Programs for records that are written to `inject`, made on first use.
-    injected: HashMap<EventId, Attached>,
-    /// Runs the triggers of `trace_marker`, if there are any.
-    marker: Option<Attached>,
     deferred_close: DeferredClose,
     ledger: CountLedger,
 }
@@ -162,15 +149,9 @@ impl InstanceSession {
             session,
             style: AttachStyle::new(recording.is_some()),
             queue: RingQueue::new(rings),
-            attached: HashMap::new(),
-            probes: HashMap::new(),
-            shared: HashMap::new(),
-            linked: HashMap::new(),
-            emitted: HashMap::new(),
-            relays: HashMap::new(),
+            table: AttachedTable::default(),
+            prepared: HashMap::new(),
             idle: BTreeSet::new(),
-            injected: HashMap::new(),
-            marker: None,
             deferred_close: DeferredClose::default(),
             ledger: CountLedger::new(cpus),
         })
@@ -188,10 +169,8 @@ impl InstanceSession {
 
     /// The slot of an attached event.
     pub(crate) fn slot(&self, event: EventId) -> Option<Slot> {
-        let attached = self.attached.get(&event).and_then(|(attached, _)| attached.slot());
         // A dynamic event is soft-disabled through the slot of its first probe.
-        let attached = attached.or_else(|| self.probes.get(&event)?.slots().next());
-        attached.or_else(|| self.emitted.get(&event)?.0.slot())
+        self.table.of_event(event).find_map(|part| part.attached.slot())
     }
 
     /// Whether a disabled event is still parked on its hook.
@@ -229,7 +208,7 @@ impl InstanceSession {
         chosen: &AttachPlan,
         config: &EventConfig<'_>,
     ) -> Result<(), AttachError> {
-        if self.attached.contains_key(&event) {
+        if self.table.has(event, ProgramRole::Hook) {
             return Ok(());
         }
         let request = config.request(&chosen.point, &chosen.context);
@@ -244,10 +223,14 @@ impl InstanceSession {
             }
             None => self.session.attach(&request, self.style.event(&chosen.point))?,
         };
-        self.attached.insert(event, (attached, chosen.clone()));
+        self.put_hook(event, attached, chosen);
+        Ok(())
+    }
+
+    fn put_hook(&mut self, event: EventId, attached: Attached, plan: &AttachPlan) {
+        self.table.insert(event, ProgramRole::Hook, AttachedPart::new(attached, plan.clone()));
         self.idle.remove(&event);
         self.drop_injected(event);
-        Ok(())
     }
 
     /// Plans the link of an event at a file. `None` for an event elsewhere, and for one that is attached or parked.
@@ -257,7 +240,7 @@ impl InstanceSession {
         chosen: &AttachPlan,
         config: &EventConfig<'_>,
     ) -> Result<Option<(Planned, Job)>, AttachError> {
-        let is_there = self.attached.contains_key(&event) || self.deferred_close.has(event);
+        let is_there = self.table.has(event, ProgramRole::Hook) || self.deferred_close.has(event);
         if is_there || !matches!(chosen.point, AttachPoint::Uprobe(_)) {
             return Ok(None);
         }
@@ -273,24 +256,23 @@ impl InstanceSession {
         made: Hooks,
     ) -> Result<(), AttachError> {
         let attached = self.session.finish(planned, made)?;
-        self.attached.insert(event, (attached, chosen.clone()));
-        self.idle.remove(&event);
-        self.drop_injected(event);
+        self.put_hook(event, attached, chosen);
         Ok(())
     }
 
     /// Replaces the program of an attached event.
     pub(crate) fn change(&mut self, event: EventId, config: &EventConfig<'_>) -> Result<(), AttachError> {
         self.drop_injected(event);
-        if self.probes.contains_key(&event) {
+        if self.table.has(event, ProgramRole::Probe) {
             return self.change_probes(event, config);
         }
-        if let Some((on, context)) = self.emitted.get_mut(&event) {
-            return self.session.replace(on, &config.emitted_request(&AttachPoint::Inject, context));
+        if let Some(part) = self.table.first_mut(event, ProgramRole::Emitted) {
+            let request = config.emitted_request(&AttachPoint::Inject, &part.plan.context);
+            return self.session.replace(&mut part.attached, &request);
         }
         // The event keeps its hook. If the kernel refuses the new program, the old one stays.
-        let Some((attached, chosen)) = self.attached.get_mut(&event) else { return Ok(()) };
-        self.session.replace(attached, &config.request(&chosen.point, &chosen.context))
+        let Some(part) = self.table.first_mut(event, ProgramRole::Hook) else { return Ok(()) };
+        self.session.replace(&mut part.attached, &config.request(&part.plan.point, &part.plan.context))
     }
 
     /// Enables an event without a hook.
@@ -300,11 +282,11 @@ impl InstanceSession {
         context: ProgramContext,
         config: &EventConfig<'_>,
     ) -> Result<(), AttachError> {
-        if !self.emitted.contains_key(&event) {
-            let on = self
-                .session
-                .attach(&config.emitted_request(&AttachPoint::Inject, &context), Dispatch::Direct)?;
-            self.emitted.insert(event, (on, context));
+        if !self.table.has(event, ProgramRole::Emitted) {
+            let request = config.emitted_request(&AttachPoint::Inject, &context);
+            let attached = self.session.attach(&request, Dispatch::Direct)?;
+            let plan = AttachPlan::new(context, AttachPoint::Inject);
+            self.table.insert(event, ProgramRole::Emitted, AttachedPart::new(attached, plan));
             self.drop_injected(event);
         }
         Ok(())
@@ -318,15 +300,21 @@ impl InstanceSession {
         config: &EventConfig<'_>,
         irqs_off: bool,
     ) -> Result<Option<Block>, AttachError> {
-        let Some((on, context)) = self.emitted.get(&event) else { return Ok(None) };
-        let request = attach::Request { irqs_off, ..config.emitted_request(&AttachPoint::Emitted, context) };
-        self.session.block(on, &request).map(Some)
+        let Some(part) = self.table.first(event, ProgramRole::Emitted) else { return Ok(None) };
+        let request = config.emitted_request(&AttachPoint::Emitted, &part.plan.context);
+        self.session.block(&part.attached, &attach::Request { irqs_off, ..request }).map(Some)
     }
 
-    /// Passes a record from user space to an event without a hook, if it is enabled. Returns the requests of its
+    /// Runs the program of an event in a role on a record from user space, if there is one. Returns the requests of its
     /// triggers.
-    pub(crate) fn emit(&self, event: EventId, record: &[u8], writer: &Writer) -> Result<u64, AttachError> {
-        self.emitted.get(&event).map_or(Ok(0), |(on, _)| on.run(record, writer))
+    pub(crate) fn run(
+        &self,
+        event: EventId,
+        role: ProgramRole,
+        record: &[u8],
+        writer: &Writer,
+    ) -> Result<u64, AttachError> {
+        self.table.first(event, role).map_or(Ok(0), |part| part.attached.run(record, writer))
     }
 
     /// Processes a record that is written to an event's `inject`. Returns the requests of its triggers. If neither a
@@ -338,7 +326,7 @@ impl InstanceSession {
         record: &[u8],
         writer: &Writer,
     ) -> Result<u64, AttachError> {
-        if !self.injected.contains_key(&event) {
+        if !self.table.has(event, ProgramRole::Inject) {
             let mut settings = config.settings.clone();
             if !settings.counted && !trigger::sees_record(&settings.triggers) {
                 settings.triggers.clear();
@@ -347,36 +335,36 @@ impl InstanceSession {
             let mut request = config.emitted_request(&AttachPoint::Inject, &ProgramContext::Inject);
             request.hit_actions.soft_slot = self.slot(event);
             request.hit_actions.soft &= request.hit_actions.soft_slot.is_some();
-            let on = self.session.attach(&request, Dispatch::Direct)?;
-            self.injected.insert(event, on);
+            let attached = self.session.attach(&request, Dispatch::Direct)?;
+            let plan = AttachPlan::new(ProgramContext::Inject, AttachPoint::Inject);
+            self.table.insert(event, ProgramRole::Inject, AttachedPart::new(attached, plan));
         }
-        self.injected.get(&event).map_or(Ok(0), |on| on.run(record, writer))
+        self.run(event, ProgramRole::Inject, record, writer)
     }
 
     /// Drops the program of an event's `inject`, which is outdated.
     fn drop_injected(&mut self, event: EventId) {
-        if let Some(on) = self.injected.remove(&event) {
-            note_dropped(&self.session, &mut self.ledger, on.slot());
+        if let Some(parts) = self.table.take(event, ProgramRole::Inject) {
+            note_dropped(&self.session, &mut self.ledger, parts.slots());
         }
     }
 
-    /// Sets or removes the program that runs the triggers of `trace_marker`.
-    pub(crate) fn set_marker(&mut self, config: Option<&EventConfig<'_>>) -> Result<(), AttachError> {
-        let marker = match config {
-            Some(config) => {
-                let mut request = config.request(&AttachPoint::Inject, &ProgramContext::Inject);
-                request.hit_actions.no_record = true;
-                Some(self.session.attach(&request, Dispatch::Direct)?)
-            }
-            None => None,
+    /// Sets or removes the program that runs the triggers of `trace_marker`, on records of this event.
+    pub(crate) fn set_marker(
+        &mut self,
+        event: EventId,
+        config: Option<&EventConfig<'_>>,
+    ) -> Result<(), AttachError> {
+        let Some(config) = config else {
+            self.table.take(event, ProgramRole::Marker);
+            return Ok(());
         };
-        self.marker = marker;
+        let mut request = config.request(&AttachPoint::Inject, &ProgramContext::Inject);
+        request.hit_actions.no_record = true;
+        let attached = self.session.attach(&request, Dispatch::Direct)?;
+        let plan = AttachPlan::new(ProgramContext::Inject, AttachPoint::Inject);
+        self.table.insert(event, ProgramRole::Marker, AttachedPart::new(attached, plan));
         Ok(())
-    }
-
-    /// Runs the triggers of `trace_marker` on a record. Returns their requests.
-    pub(crate) fn marked(&self, record: &[u8], writer: &Writer) -> Result<u64, AttachError> {
-        self.marker.as_ref().map_or(Ok(0), |marker| marker.run(record, writer))
     }
 
     /// Disables events, at once.
@@ -385,23 +373,15 @@ impl InstanceSession {
         for event in events {
             self.drop_injected(event);
             self.idle.remove(&event);
+            let Some((role, parts)) = self.table.take_event(event) else { continue };
+            let slots: Vec<Slot> = parts.slots().collect();
             // The rows are read after the programs are off, and cleared only when another event gets them.
-            if let Some(probes) = self.probes.remove(&event) {
-                let slots: Vec<Slot> = probes.slots().collect();
-                drop(probes);
-                note_dropped(&self.session, &mut self.ledger, slots);
-                continue;
+            if role == ProgramRole::Hook {
+                parked.extend(parts.into_attached().map(|attached| (event, attached.park())));
+            } else {
+                drop(parts);
             }
-            if let Some((on, _)) = self.emitted.remove(&event) {
-                let slot = on.slot();
-                drop(on);
-                note_dropped(&self.session, &mut self.ledger, slot);
-                continue;
-            }
-            let Some((attached, _)) = self.attached.remove(&event) else { continue };
-            let slot = attached.slot();
-            parked.push((event, attached.park()));
-            note_dropped(&self.session, &mut self.ledger, slot);
+            note_dropped(&self.session, &mut self.ledger, slots);
         }
         self.deferred_close.add(parked);
     }
@@ -413,8 +393,8 @@ impl InstanceSession {
 
     /// Detaches all events. Returns the perf events to close ([`attach::detach_all`]).
     pub(crate) fn end(mut self) -> Vec<OwnedFd> {
-        let attached = self.attached.drain().map(|(_, (attached, _))| attached.park());
-        attach::detach_all(attached.chain(self.deferred_close.end()))
+        let attached = self.table.take_hooks().into_iter().flat_map(AttachedParts::into_attached);
+        attach::detach_all(attached.map(Attached::park).chain(self.deferred_close.end()))
     }
 
     /// Removes a deleted event.
@@ -424,18 +404,14 @@ impl InstanceSession {
         drop(self.deferred_close.take(event));
     }
 
-    /// A dynamic event's probes.
-    pub(crate) fn probes(&self, event: EventId) -> Option<&AttachedProbes> {
-        self.probes.get(&event)
-    }
-
-    pub(crate) fn put_probes(&mut self, event: EventId, probes: AttachedProbes) {
+    pub(crate) fn put_probes(&mut self, event: EventId, probes: AttachedParts) {
         self.drop_injected(event);
-        self.probes.insert(event, probes);
+        self.table.insert(event, ProgramRole::Probe, probes);
     }
 
     fn all_missed(&self) -> u64 {
-        self.session.missed() + self.attached.values().map(|(attached, _)| attached.missed()).sum::<u64>()
+        self.session.missed()
+            + self.table.in_role(ProgramRole::Hook).map(|part| part.attached.missed()).sum::<u64>()
     }
 
     /// Hits for which the kernel ran no program, since the buffers were last emptied. At a perf tracepoint it runs none
@@ -446,11 +422,8 @@ impl InstanceSession {
 
     /// The counts of all events on a CPU, including disabled events.
     fn all_counts(&self, cpu: u32) -> Counters {
-        let slots = self.attached.values().filter_map(|(attached, _)| attached.slot());
-        let slots = slots.chain(self.probes.values().flat_map(AttachedProbes::slots));
-        let slots = slots.chain(self.emitted.values().filter_map(|(on, _)| on.slot()));
-        let slots = slots.chain(self.injected.values().filter_map(Attached::slot));
-        slots
+        self.table
+            .slots()
             .map(|slot| self.session.counters().of(slot, cpu))
             .fold(self.ledger.returned(cpu), Counters::plus)
     }
@@ -489,8 +462,7 @@ fn note_dropped(session: &Session, ledger: &mut CountLedger, slots: impl IntoIte
 
 impl Drop for InstanceSession {
     fn drop(&mut self) {
-        let all: Vec<EventId> =
-            self.attached.keys().chain(self.probes.keys()).chain(self.emitted.keys()).copied().collect();
+        let all: Vec<EventId> = self.table.events().collect();
         self.detach(all);
     }
 }
