@@ -21,6 +21,7 @@ mod scope;
 mod selection;
 mod skips;
 
+use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -28,6 +29,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
+use rustix::fs::{FlockOperation, flock};
 
 use crate::arch::Arch;
 use crate::build::Profile;
@@ -377,6 +379,18 @@ fn integration_tests(
     Ok(section)
 }
 
+/// Waits until no other run executes integration tests on this host, also in a bare system, and keeps others waiting
+/// until drop. The tests compare with the kernel's tracefs, whose triggers act on the hits of all processes.
+fn alone() -> Option<File> {
+    // All mounts of sysfs have the same inode of this directory.
+    let shared = File::open("/sys/kernel").ok()?;
+    if flock(&shared, FlockOperation::NonBlockingLockExclusive).is_err() {
+        host::step("Waiting for the tests of another run");
+        flock(&shared, FlockOperation::LockExclusive).ok()?;
+    }
+    Some(shared)
+}
+
 /// Starts processes of a test binary on the host.
 struct HostProcess<'a> {
     binary: &'a TestBinary,
@@ -394,6 +408,7 @@ impl HostProcess<'_> {
     /// until its last test.
     fn run(&self, arguments: &[String], show: bool) -> Result<(Vec<libtest::Ended>, bool)> {
         let binary = self.binary;
+        let _alone = if binary.integration { alone() } else { None };
         let mut command = if binary.integration { host::as_root("env")? } else { Command::new("env") };
         host::strip_cargo_env(&mut command);
         command.arg("RUSTC_BOOTSTRAP=1");
