@@ -103,6 +103,8 @@ fn a_descriptor_of_a_file_that_was_not_writable_leads_to_no_inode_of_roots() {
             let file = dir.join(name);
             fs::set_permissions(&file, fs::Permissions::from_mode(mode))?;
             ensure!(fs::metadata(&file)?.permissions().mode() & 0o777 == mode);
+            // A service of root's has the file open since before.
+            let mut own = File::options().write(true).open(&file)?;
             let held = BlockedFs::mount("inode-reopened")?;
             let (path, page) = (file.to_str().context("a path")?, held.file());
             // It opens the file, waits for a line, and opens its descriptor for writing.
@@ -111,13 +113,21 @@ fn a_descriptor_of_a_file_that_was_not_writable_leads_to_no_inode_of_roots() {
             ensure!(attacker.line()? == "opened");
             fs::set_permissions(&file, fs::Permissions::from_mode(0o666))?;
             attacker.go_on()?;
+            if mode & 0o004 == 0 {
+                ensure!(
+                    attacker.line().is_err() && !attacker.child.wait()?.success(),
+                    "root's inode is open"
+                );
+                attacker = Client::start(ATTACKER, &["write", path, words[2], "at once"])?;
+            }
             ensure!(attacker.line()? == "writing");
             await_true("the kernel waits for the data", || Ok(held.reads() > 0))?;
             serves_others(&file, "1")?;
             // The inode stays the attacker's when only root may open the file again.
             fs::set_permissions(&file, fs::Permissions::from_mode(0o600))?;
             let again = file.clone();
-            promptly("root's write after a chmod", move || {
+            promptly("root's writes after a chmod", move || {
+                let _ = own.write(b"1");
                 let _ = File::options().write(true).open(&again)?.write(b"1");
                 Ok(())
             })?;

@@ -56,6 +56,11 @@ impl Opening {
             return self.queue(hub, When::Alone, reply, charge, put_off);
         }
         Hub::modules_now(view.engine());
+        // Root may have this inode open since only root could. A path leads to another one.
+        let opened = || view.attributes(file).is_ok_and(|found| found.opened);
+        if access.payer != 0 && access.write && inodes::is_shared(ino) && opened() {
+            return reply.error(Errno::ESTALE);
+        }
         // A reader of `trace` starts with the records that exist now.
         if access.read && put_off < PATIENCE && !view.settle_file(file) {
             return self.queue(hub, when, reply, charge, put_off + 1);

@@ -207,7 +207,22 @@ impl FileTable {
     /// The changed attributes of a file with this serial number.
     pub(super) fn changed(&self, number: u64, serial: u64) -> Changed {
         let changed = self.lock().changed.get(&number).copied();
-        changed.filter(|changed| changed.serial == serial).unwrap_or_default()
+        let changed = changed.unwrap_or_default();
+        // The kernel may have an inode of the number that users have open, whatever file the number stands for.
+        if changed.serial == serial {
+            changed
+        } else {
+            Changed { opened: changed.opened, ..Changed::default() }
+        }
+    }
+
+    /// Stores that users may open a file whose attributes were changed ([`Attributes::opened`]).
+    ///
+    /// [`Attributes::opened`]: super::attributes::Attributes::opened
+    pub(super) fn mark_opened(&self, number: u64) {
+        if let Some(changed) = self.lock().changed.get_mut(&number) {
+            changed.opened = true;
+        }
     }
 
     /// Changes attributes of a file. `exists` says whether the file with a number and a serial number still exists.
@@ -230,10 +245,9 @@ impl FileTable {
         let changed = table.changed.entry(number).or_default();
         if changed.serial != change.serial {
             // Those of a file that is gone.
-            *changed = Changed::default();
+            *changed = Changed { opened: changed.opened, ..Changed::default() };
         }
         changed.serial = change.serial;
-        changed.opened |= change.opened;
         changed.mode = change.mode.or(changed.mode);
         changed.uid = change.uid.or(changed.uid);
         changed.gid = change.gid.or(changed.gid);

@@ -63,6 +63,11 @@ pub(crate) fn file(ino: u64) -> u64 {
     ino & ((1 << NUMBER_BITS) - 1)
 }
 
+/// Whether it is the inode that all payers share while only root may open the file.
+pub(crate) fn is_shared(ino: u64) -> bool {
+    ino >> NUMBER_BITS == 0
+}
+
 impl Inodes {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -85,9 +90,10 @@ impl Inodes {
         slot << NUMBER_BITS | attributes.number
     }
 
-    /// The attributes of a file, if it is an inode that all payers share.
+    /// The attributes of a file, if it is an inode that all payers share. After users may open the file, its inode is
+    /// nobody's lock to wait for, and the number may be another file's.
     pub(crate) fn shared(&self, ino: u64) -> Option<Attributes> {
-        self.state().shared.get(&ino).map(|known| known.attributes)
+        self.state().shared.get(&ino).map(|known| known.attributes).filter(|known| !known.opened)
     }
 
     /// Attributes of a file were changed.
@@ -188,10 +194,11 @@ mod tests {
         // Neither root nor a user gets it again after a chmod.
         let open = attributes(77, false);
         inodes.change(&open);
-        assert_eq!(inodes.shared(77), Some(open));
+        assert_eq!(inodes.shared(77), None);
         assert!(inodes.look_up(&open, 0) != 77 && inodes.look_up(&open, 5) != 77);
+        inodes.change(&closed);
         inodes.forget(77, 1);
-        assert_eq!(inodes.shared(77), Some(open));
+        assert_eq!(inodes.shared(77), Some(closed));
         inodes.forget(77, 1);
         inodes.forget(77, 1);
         assert_eq!(inodes.shared(77), None);
