@@ -140,7 +140,7 @@ fn a_stack_of_a_user_event_is_the_writers() {
             write(number)?;
         }
         let seen = stacks()?;
-        ensure!(seen.len() == 1 && seen[0].contains(" => vfs_write"), "{seen:?}");
+        ensure!(seen.len() == 1 && seen[0].contains(" => vfs_writev"), "{seen:?}");
         // A trigger of an event probe on it.
         let line = "e:acting/numbered_seen user_events.numbered n=$number:u32\n";
         mirror::write(dir, "dynamic_events", line.as_bytes(), true)
@@ -149,6 +149,17 @@ fn a_stack_of_a_user_event_is_the_writers() {
         set(dir, "events/acting/numbered_seen/trigger", "stacktrace if n == 8")?;
         write(8)?;
         ensure!(stacks()?.len() == 2, "{}", text(dir, "trace")?);
+        // Each record has its own stack.
+        set(dir, "events/user_events/numbered/trigger", "!stacktrace:1 if number == 7")?;
+        set(dir, "events/user_events/numbered/trigger", "stacktrace if number == 8")?;
+        set(dir, "trace", "")?;
+        write(8)?;
+        let text = text(dir, "trace")?;
+        let order: Vec<_> =
+            bodies(&text).iter().map(|line| line.split(':').next().unwrap_or("").to_owned()).collect();
+        let names: Vec<_> =
+            order.iter().filter(|name| name.contains("numbered") || name.contains("stack")).collect();
+        ensure!(names == ["numbered", "<stack trace>", "numbered_seen", "<stack trace>"], "{text}");
         set(dir, "events/acting/numbered_seen/trigger", "!stacktrace if n == 8")?;
         set(dir, "events/acting/numbered_seen/enable", "0")?;
         data.unregister(&word, 0).map_err(std::io::Error::from_raw_os_error)?;

@@ -175,47 +175,38 @@ pub(crate) fn pass_record(
 ) {
     let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
     hist_programs::count_record(engine, instance, event, record, &hit);
-    let actions = emit_one(engine, instance, event, record, &hit)
-        | pass_to_eprobes(engine, instance, event, record, &hit);
-    writer_stack::perform(engine, instance, actions, record, writer);
+    emit_one(engine, instance, event, record, writer);
+    pass_to_eprobes(engine, instance, event, record, writer);
 }
 
-/// Passes a record from user space to the event probes on its event, and to their histograms. Returns the actions that
-/// the triggers of the probes request.
+/// Passes a record from user space to the event probes on its event, and to their histograms.
 pub(crate) fn pass_to_eprobes(
-    engine: &Engine,
+    engine: &mut Engine,
     instance: InstanceId,
     event: EventId,
     record: &[u8],
-    writer: &attach::Writer,
-) -> u64 {
-    let mut actions = 0;
+    writer: Writer,
+) {
+    let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
     for (probe, _) in probes_on(engine, event) {
-        actions |= emit_one(engine, instance, probe, record, writer);
+        emit_one(engine, instance, probe, record, writer);
         let Some(session) = engine.attachments.session(instance) else { continue };
         for relay in session.table.get(probe, ProgramRole::Relay).into_iter().flat_map(AttachedParts::iter) {
-            if let Err(error) = relay.attached.run(record, writer) {
+            if let Err(error) = relay.attached.run(record, &hit) {
                 tracing::warn!("{error}");
             }
         }
     }
-    actions
 }
 
-fn emit_one(
-    engine: &Engine,
-    instance: InstanceId,
-    event: EventId,
-    record: &[u8],
-    writer: &attach::Writer,
-) -> u64 {
+/// Records a record from user space, and performs the actions that the event's triggers request.
+fn emit_one(engine: &mut Engine, instance: InstanceId, event: EventId, record: &[u8], writer: Writer) {
+    let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
     let session = engine.attachments.session(instance);
-    session.map_or(Ok(0), |session| session.run(event, ProgramRole::Emitted, record, writer)).unwrap_or_else(
-        |error| {
-            tracing::warn!("{error}");
-            0
-        },
-    )
+    match session.map_or(Ok(0), |session| session.run(event, ProgramRole::Emitted, record, &hit)) {
+        Ok(actions) => writer_stack::perform(engine, instance, actions, record, writer),
+        Err(error) => tracing::warn!("{error}"),
+    }
 }
 
 /// Runs the dependents of an event probe for records from user space.

@@ -46,8 +46,10 @@ fn stack_of_writer(engine: &mut Engine, instance: InstanceId, record: &[u8], wri
     }
 }
 
-/// The kernel stack of a thread that waits for its write to complete. It begins at `vfs_write()`, which would call
-/// the kernel's `trace_marker`.
+/// The functions that would call the kernel's `trace_marker` or `user_events_data`: for write(2) and for writev(2).
+const WRITES: [&str; 2] = [" vfs_write+", " vfs_writev+"];
+
+/// The kernel stack of a thread that waits for its write to complete. It begins at one of [`WRITES`].
 fn writers_stack(pid: u32, facts: &Facts) -> Vec<u64> {
     let Some(symbols) = facts.symbols() else { return Vec::new() };
     let text = std::fs::read_to_string(format!("/proc/{pid}/stack")).unwrap_or_default();
@@ -58,5 +60,6 @@ fn writers_stack(pid: u32, facts: &Facts) -> Vec<u64> {
         let start = symbols.addresses(name).into_iter().min()?;
         start.checked_add(u64::from_str_radix(offset, 16).ok()?)
     };
-    text.lines().skip_while(|line| !line.contains(" vfs_write+")).filter_map(address).collect()
+    let is_before = |line: &&str| !WRITES.iter().any(|function| line.contains(function));
+    text.lines().skip_while(is_before).filter_map(address).collect()
 }

@@ -50,7 +50,7 @@ pub(crate) fn inject(
     let actions = desired::with_config(engine, instance, event, format, |session, config| {
         session.inject(event, config, &record, &hit).map_err(CommandError::from)
     })?;
-    let actions = actions | dependents::pass_to_eprobes(engine, instance, event, &record, &hit);
     writer_stack::perform(engine, instance, actions, &record, writer);
+    dependents::pass_to_eprobes(engine, instance, event, &record, writer);
     Ok(())
 }
