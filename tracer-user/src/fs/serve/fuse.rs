@@ -79,7 +79,7 @@ impl Filesystem for Fuse {
         // The kernel must not read a stream ahead. Less than a page means no readahead.
         let _ = config.set_max_readahead(1);
         // While so many background requests are unanswered, the kernel sends no other. Closes are such requests, and so
-        // are reads of pages by splice(2), which may wait for records as long as nobody else needs the page.
+        // are reads of pages by splice(2), which may wait for records while no other client needs the page.
         let _ = config.set_max_background(BACKGROUND_MAX);
         let maps = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
         self.hub.set_maps_directly(maps);

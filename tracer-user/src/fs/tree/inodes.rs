@@ -90,8 +90,8 @@ impl Inodes {
         slot << NUMBER_BITS | attributes.number
     }
 
-    /// The attributes of a file, if it is an inode that all payers share. After users may open the file, its inode is
-    /// nobody's lock to wait for, and the number may be another file's.
+    /// The attributes of a file, if it is an inode that all payers share. `None` once users may open the file: root then
+    /// has another inode, so no request of root waits for the lock of this one.
     pub(crate) fn shared(&self, ino: u64) -> Option<Attributes> {
         self.state().shared.get(&ino).map(|known| known.attributes).filter(|known| !known.opened)
     }
