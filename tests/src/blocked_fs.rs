@@ -68,7 +68,10 @@ impl BlockedFs {
     /// # Errors
     /// When it cannot be mounted.
     pub fn mount(purpose: &str) -> Result<Self> {
-        let dir = std::env::temp_dir().join(format!("tracer-held-{purpose}-{}", std::process::id()));
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tracer-held-{purpose}-{}-{number}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&dir)?;
         let state = Arc::new(State { waiting: Mutex::new(Some(Vec::new())), ..State::default() });
         let mut config = Config::default();

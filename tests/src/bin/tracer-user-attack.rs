@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context as _, anyhow, bail};
 use rustix::process::{Gid, Resource, Rlimit, Signal, Uid, getpid, getrlimit, kill_process, setrlimit};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
@@ -280,8 +280,8 @@ fn touch(file: &Path) -> anyhow::Result<()> {
 
 /// Lists a directory into a mapped page of a file.
 fn list(dir: &Path, page: &Path) -> anyhow::Result<()> {
-    let dir = File::open(dir)?;
-    let file = blocked_fs::open(page)?;
+    let dir = File::open(dir).with_context(|| dir.display().to_string())?;
+    let file = blocked_fs::open(page).with_context(|| page.display().to_string())?;
     let page = in_step("the page", Page::fixed(ONES, Some(&file)))?;
     said("listing");
     said(&format!("listed {:?}", page.list(&dir)));
