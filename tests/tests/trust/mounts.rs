@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{AtFlags, CWD, RenameFlags, StatxFlags, renameat_with, statx};
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use tracer_tests::host::{self, Tracefs};
@@ -237,6 +237,71 @@ fn a_mirror_can_be_unmounted_by_others() {
         mounted.wait()?.success()?;
         ensure!(scratch.mounts()?.is_empty());
         Ok(())
+    });
+}
+
+/// The id of a mount and its device number, by its root.
+fn identity(at: &Path) -> Result<(u64, u32, u32)> {
+    let found = statx(CWD, at, AtFlags::STATX_DONT_SYNC, StatxFlags::MNT_ID)?;
+    Ok((found.stx_mnt_id, found.stx_dev_major, found.stx_dev_minor))
+}
+
+/// Mounts file systems in a directory until a mount has this identity. `None` if another mount got a part of it.
+fn mount_as((id, major, minor): (u64, u32, u32), scratch: &Scratch) -> Result<Option<PathBuf>> {
+    const MOST: usize = 256;
+    let mut made = Vec::new();
+    let mut same_device = None;
+    for number in 0..MOST {
+        let at = scratch.dir(&format!("tmpfs{number}"))?;
+        tmpfs(&at)?;
+        made.push(at.clone());
+        let (_, its_major, its_minor) = identity(&at)?;
+        if (its_major, its_minor) == (major, minor) {
+            same_device = Some(at);
+            break;
+        }
+    }
+    let Some(device) = same_device else { return Ok(None) };
+    if identity(&device)?.0 == id {
+        return Ok(Some(device));
+    }
+    // The others may have the id.
+    for at in made.iter().filter(|at| **at != device) {
+        unmount(at, UnmountFlags::empty())?;
+    }
+    for number in 0..MOST {
+        let at = scratch.dir(&format!("bind{number}"))?;
+        mount_bind(&device, &at)?;
+        if identity(&at)?.0 == id {
+            return Ok(Some(at));
+        }
+    }
+    Ok(None)
+}
+
+#[test]
+fn a_mount_that_has_the_numbers_of_an_unmounted_mirror_survives_its_daemon() {
+    const TRIES: usize = 20;
+    host::as_root(|| {
+        for number in 0..TRIES {
+            let scratch = Scratch::new(&format!("numbers{number}"))?;
+            let place = scratch.dir("place")?;
+            let mounted = Tracer::new([Path::new("mount"), &place])?.start()?;
+            let known = identity(&place)?;
+            // The daemon learns that the mirror is gone only when it continues.
+            mounted.signal(Signal::STOP)?;
+            unmount_unused(&place)?;
+            let same = mount_as(known, &scratch)?;
+            let before = scratch.mounts()?.len();
+            mounted.signal(Signal::CONT)?;
+            mounted.wait()?.success()?;
+            if let Some(same) = same {
+                ensure!(identity(&same)? == known, "the daemon has unmounted {}", same.display());
+                ensure!(scratch.mounts()?.len() == before, "the daemon has unmounted another mount");
+                return Ok(());
+            }
+        }
+        bail!("other mounts always took the numbers")
     });
 }
 

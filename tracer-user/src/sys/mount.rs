@@ -5,6 +5,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags, open, statx};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, UnmountFlags,
@@ -63,6 +64,17 @@ pub fn fuse(source: &str) -> io::Result<(OwnedFd, OwnedFd)> {
     fsconfig_create(&context)?;
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     Ok((device, fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?))
+}
+
+/// Whether the file system that a FUSE connection serves exists. The kernel ends the connection when the file system is
+/// unmounted everywhere, and only then can another one have its device number.
+///
+/// # Errors
+/// The kernel's error.
+pub fn is_connected(connection: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut asked = [PollFd::new(&connection, PollFlags::empty())];
+    poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+    Ok(!asked[0].revents().contains(PollFlags::ERR))
 }
 
 /// Attaches a detached mount to a directory, on top of any existing mount.

@@ -161,8 +161,9 @@ async fn run(
     // client's next request, or else a closed file would still be busy. The thread only queues jobs and never blocks.
     config.n_threads = Some(1);
     let (device, root) = mount::fuse(SOURCE)?;
+    let connection = device.try_clone()?;
     let session = Session::from_fd(Fuse { hub: Arc::clone(&hub) }, device, SessionACL::All, config)?;
-    let mounted = place.attach(&root)?;
+    let mounted = place.attach(&root, connection)?;
     // The descriptor would prevent others from unmounting the mirror.
     drop(root);
     // This can need a mount, which the system call filter below forbids.

@@ -1,4 +1,5 @@
-//! The mount point of a mirror. Its path is resolved once, and the mount id identifies the mirror among all mounts.
+//! The mount point of a mirror. Its path is resolved once. The mount id and the device number identify the mirror among
+//! all mounts as long as its FUSE connection exists.
 //!
 //! Only two kinds of mounts are ever unmounted: the mount of this daemon, and mounts of dead daemons. If another
 //! mount lies above one of these, both stay. A mount is checked and unmounted through one descriptor, because users
@@ -89,14 +90,14 @@ impl Place {
         Ok(Mount::find(id.id)?.filter(is_ours).map(|_| id))
     }
 
-    /// Attaches the mount of a mirror here.
+    /// Attaches the mount of a mirror here. `connection` serves its file system.
     ///
     /// # Errors
     /// When the kernel refuses the mount.
-    pub(crate) fn attach(self, mirror: &OwnedFd) -> io::Result<Mounted> {
+    pub(crate) fn attach(self, mirror: &OwnedFd, connection: OwnedFd) -> io::Result<Mounted> {
         let id = MountId::of(mirror.as_fd())?.ok_or(Errno::INVAL)?;
         mount::attach(mirror.as_fd(), self.dir.as_fd())?;
-        Ok(Mounted { path: self.path, id })
+        Ok(Mounted { path: self.path, id, connection })
     }
 }
 
@@ -126,50 +127,60 @@ enum Ending {
     Unreachable,
 }
 
-/// Unmounts a mount unless another one lies above it. The kernel's list of mounts has its present place, which the owner
-/// of a directory above can change at any time. So the id is compared after the place was opened.
-fn unmount_if_top(id: MountId) -> io::Result<Ending> {
-    for _ in 0..LOOKS {
-        let all = Mount::all()?;
-        let Some(own) = all.iter().find(|mount| mount.id == id.id) else { return Ok(Ending::Gone) };
-        if all.iter().any(|mount| mount.covers(own)) {
-            return Ok(Ending::Covered);
-        }
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let root = match open(&own.at, flags, Mode::empty()) {
-            Ok(root) => root,
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => continue,
-            Err(errno) => return Err(errno.into()),
-        };
-        if MountId::of(root.as_fd())? == Some(id) {
-            mount::detach(root.as_fd())?;
-            return Ok(Ending::Unmounted);
-        }
-    }
-    Ok(Ending::Unreachable)
-}
-
 /// The mirror that this process mounted. A drop unmounts it.
 #[derive(Debug)]
 pub(crate) struct Mounted {
     path: PathBuf,
     id: MountId,
+    /// Serves the file system.
+    connection: OwnedFd,
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
         // After a regular end it is already unmounted.
-        let _ = unmount_if_top(self.id);
+        let _ = self.unmount_if_top();
     }
 }
 
 impl Mounted {
+    /// Unmounts the mirror unless another mount lies above it. The kernel's list of mounts has its present place, which
+    /// the owner of a directory above can change at any time. So the id is compared after the place was opened.
+    ///
+    /// Once the mirror is unmounted, by whomever, the next mount of anything can have its id and device number. The
+    /// kernel ends the connection before it frees the number.
+    fn unmount_if_top(&self) -> io::Result<Ending> {
+        for _ in 0..LOOKS {
+            let all = Mount::all()?;
+            let Some(own) = all.iter().find(|mount| mount.id == self.id.id) else { return Ok(Ending::Gone) };
+            if all.iter().any(|mount| mount.covers(own)) {
+                return Ok(Ending::Covered);
+            }
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let root = match open(&own.at, flags, Mode::empty()) {
+                Ok(root) => root,
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => continue,
+                Err(errno) => return Err(errno.into()),
+            };
+            let is_same = MountId::of(root.as_fd())? == Some(self.id);
+            // The descriptor keeps its mount's device number, so it suffices that the mirror has it now.
+            if !mount::is_connected(self.connection.as_fd())? {
+                return Ok(Ending::Gone);
+            }
+            if is_same {
+                mount::detach(root.as_fd())?;
+                return Ok(Ending::Unmounted);
+            }
+        }
+        Ok(Ending::Unreachable)
+    }
+
     /// Unmounts the mirror and mirrors of dead daemons below it. If another mount lies above it, both stay.
     ///
     /// # Errors
     /// When the kernel refuses to unmount.
     pub(crate) fn unmount(self) -> io::Result<()> {
-        match unmount_if_top(self.id)? {
+        match self.unmount_if_top()? {
             Ending::Unmounted => {}
             Ending::Gone => return Ok(()),
             Ending::Covered => {
