@@ -2,7 +2,7 @@
 //! to recognise a 32-bit system call.
 //!
 //! On x86 the preempt count is a per-CPU variable whose address no symbol gives without `KALLSYMS_ALL`. To find it,
-//! `probe/context.rs` runs once on every CPU. A perf tracepoint's program can read the address of the CPU's
+//! `support/context.rs` of `tracer-ebpf` runs once on every CPU. A perf tracepoint's program can read the address of the CPU's
 //! `__perf_regs`, and BTF has the distance from there to the count. A count that is implausible for a thread in task
 //! context is not used. On other architectures the count is in `thread_info`.
 

@@ -15,7 +15,7 @@ use crate::{
 /// The exclusive upper bound of ids, which are part of the numbers of files.
 const IDS: u32 = 1 << 22;
 /// Maximum number of instances below the top.
-const INSTANCES_MAX: usize = 1024;
+pub(crate) const INSTANCES_MAX: usize = 1024;
 /// Maximum length of a directory's name in bytes (`NAME_MAX`).
 const NAME_MAX: usize = 255;
 /// The option that selects the destination of `trace_printk()`.

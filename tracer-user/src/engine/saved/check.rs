@@ -11,7 +11,10 @@ use super::{Saved, SavedHist, SavedInstance, escaped::Escaped};
 use crate::{
     buffer::{PageSize, clock::Clock},
     engine::{
-        instances::{table::is_name, thread_lists::PID_LIMIT},
+        instances::{
+            table::{INSTANCES_MAX, is_name},
+            thread_lists::PID_LIMIT,
+        },
         tasks::CAPACITY_MAX,
     },
     lang::define::LINE_MAX,
@@ -23,8 +26,6 @@ pub const BYTES_MAX: usize = 64 << 20;
 const CPUS_MAX: usize = 8192;
 /// Maximum number of entries of one kind, such as filters; there are half as many event ids.
 const EVENTS_MAX: usize = 1 << 17;
-/// Maximum number of instances.
-const INSTANCES_MAX: usize = 1 << 16;
 /// Maximum number of options, and of bytes of an option's word: the kernel's buffer for it.
 const OPTIONS_MAX: usize = 512;
 const OPTION_MAX: usize = 64;
@@ -81,7 +82,7 @@ impl Saved {
         own.texts("a definition", "too many definitions", &self.definitions)?;
         own.texts("a path of a program", "too many programs", &self.programs)?;
         own.is("a number of names that is too large", self.names <= CAPACITY_MAX)?;
-        own.is("too many instances", self.instances.len() <= INSTANCES_MAX)?;
+        own.is("too many instances", self.instances.len() <= 1 + INSTANCES_MAX)?;
         own.is("too many histograms", self.hists.len() <= EVENTS_MAX)?;
         let mut names = HashSet::new();
         for (at, instance) in self.instances.iter().enumerate() {

@@ -51,12 +51,12 @@ impl StateFile {
             Ok(saved) => return saved,
             Err(error) => error,
         };
-        let aside = self.path.with_extension("json.bad");
+        let renamed = self.path.with_extension("json.bad");
         let path = self.path.display();
-        match fs::rename(&self.path, &aside) {
+        match fs::rename(&self.path, &renamed) {
             Ok(()) => tracing::warn!(
                 "the state of the last daemon is not restored: {error}; {path} is now {}",
-                aside.display()
+                renamed.display()
             ),
             Err(why) => {
                 tracing::warn!("the state of the last daemon in {path} is not restored: {error}; {why}");
@@ -176,7 +176,7 @@ mod tests {
         let writer = StateWriter::default();
         let path = dir.join("x.json");
         let state_file = StateFile { path, writer, last: Saved::default(), failed: false, ended: false };
-        let aside = dir.join("x.json.bad");
+        let renamed = dir.join("x.json.bad");
         let mode = |path: &Path| fs::symlink_metadata(path).unwrap().mode() & 0o777;
         // A user's umask may let the group write new files.
         let write = |text: &str| {
@@ -184,22 +184,22 @@ mod tests {
             fs::set_permissions(&state_file.path, fs::Permissions::from_mode(0o644)).unwrap();
         };
         assert_eq!(state_file.load(), None);
-        assert!(!aside.exists(), "nothing was there");
+        assert!(!renamed.exists(), "nothing was there");
         // The second file replaces the first one under the new name.
         for text in ["{\"instances\":[{\"page\":16}]}", "not JSON"] {
             write(text);
             assert_eq!(state_file.load(), None, "{text}");
-            assert_eq!(fs::read_to_string(&aside).unwrap(), text);
-            assert!(!state_file.path.exists() && mode(&aside) == 0o600, "{text}");
+            assert_eq!(fs::read_to_string(&renamed).unwrap(), text);
+            assert!(!state_file.path.exists() && mode(&renamed) == 0o600, "{text}");
         }
         fs::write(&state_file.path, "{}").unwrap();
         fs::set_permissions(&state_file.path, fs::Permissions::from_mode(0o666)).unwrap();
         assert_eq!(state_file.load(), None, "anybody could have written it");
-        fs::remove_file(&aside).unwrap();
+        fs::remove_file(&renamed).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", &state_file.path).unwrap();
         assert_eq!(state_file.load(), None, "a link");
-        assert!(fs::symlink_metadata(&aside).unwrap().is_symlink());
-        fs::remove_file(&aside).unwrap();
+        assert!(fs::symlink_metadata(&renamed).unwrap().is_symlink());
+        fs::remove_file(&renamed).unwrap();
         mknodat(CWD, &state_file.path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
         assert_eq!(state_file.load(), None, "a FIFO without a writer");
         write("{\"names\":7}");
