@@ -28,7 +28,7 @@ use super::{
     serve::{
         fuse::Fuse,
         hub::Hub,
-        owner::{OWN, When},
+        owner::{LaneKind, OWN, When},
         state_file::StateFile,
     },
     tree::{attributes::Owner, dispatch::Tree},
@@ -209,7 +209,7 @@ async fn run(
             }
             () = tick(beats.as_mut()) => {
                 let ours = Arc::clone(&hub);
-                hub.post(OWN, "beat", When::Any, move |_| ours.alive.notify_one());
+                hub.look(OWN, "beat", LaneKind::Others, move |_| ours.alive.notify_one());
             }
             () = hub.alive.notified() => {
                 if let Some(heartbeat) = &options.heartbeat {

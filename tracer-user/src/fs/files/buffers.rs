@@ -125,7 +125,6 @@ pub(super) const STATS: Entry = Entry::read(
     "stats",
     ReadKind::Text(|engine, at| {
         let cpu = at.cpu().ok_or(Errno::NODEV)?;
-        engine.collect(at.instance);
         let state = at.state(engine)?;
         let buffer = state.buffer.cpu(cpu).ok_or(Errno::NODEV)?;
         let stats = buffer.stats();
@@ -156,4 +155,7 @@ pub(super) const STATS: Entry = Entry::read(
         )
         .into_bytes())
     }),
-);
+)
+.updates(|engine, at| {
+    engine.collect(at.instance);
+});

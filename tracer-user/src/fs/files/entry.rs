@@ -113,9 +113,11 @@ pub(crate) type Result<T> = std::result::Result<T, Errno>;
 /// Makes a file's text from the text of the kernel's file of the same name, or from the error of reading it.
 pub(crate) type MakeOfText = fn(std::result::Result<Option<String>, Error>) -> Result<Vec<u8>>;
 /// Makes a file's text.
-pub(crate) type Make = fn(&mut Engine, At) -> Result<Vec<u8>>;
+pub(crate) type Make = fn(&Engine, At) -> Result<Vec<u8>>;
+/// Makes the text of histograms. Other requests are served meanwhile.
+pub(crate) type MakeOfHists = fn(&mut Engine, At) -> Result<Vec<u8>>;
 /// Makes the text of a file that only the top instance has.
-pub(crate) type Make1 = fn(&mut Engine) -> Result<Vec<u8>>;
+pub(crate) type Make1 = fn(&Engine) -> Result<Vec<u8>>;
 /// Makes the page that a mapping shows.
 pub(crate) type MakePage = fn(&Engine) -> Vec<u8>;
 /// Executes a write and returns how many bytes it took.
@@ -141,7 +143,7 @@ pub(crate) enum ReadKind {
     /// As [`ReadKind::Seq`], from the text of the kernel's file of the same name.
     Kernel(MakeOfText),
     /// As [`ReadKind::Seq`], for histograms: poll(2) waits for hits.
-    Hist(Make),
+    Hist(MakeOfHists),
     /// Text for a read at offset 0; a read at another offset returns nothing.
     Once(Make),
     /// Records, which a read does not consume.
@@ -171,6 +173,8 @@ pub(crate) struct Entry {
     pub(crate) top: bool,
     /// How it is read.
     pub(crate) read_kind: ReadKind,
+    /// Updates what its text shows, before the text is made.
+    pub(crate) updates: Option<fn(&mut Engine, At)>,
     /// Executes a write.
     pub(crate) write: Option<WriteFn>,
     /// Executes a write, in a file whose writes name user files.
@@ -186,8 +190,8 @@ pub(crate) struct Entry {
 impl Entry {
     /// A file that can only be read (`TRACE_MODE_READ`).
     pub(crate) const fn read(name: &'static str, read_kind: ReadKind) -> Self {
-        let (write, names, truncates, closes, marks) = (None, None, None, None, None);
-        Self { name, mode: 0o440, top: false, read_kind, write, names, truncates, closes, marks }
+        let (updates, write, names, truncates, closes, marks) = (None, None, None, None, None, None);
+        Self { name, mode: 0o440, top: false, read_kind, updates, write, names, truncates, closes, marks }
     }
 
     /// A file that can also be written (`TRACE_MODE_WRITE`).
@@ -208,6 +212,11 @@ impl Entry {
     /// Sets the permissions.
     pub(crate) const fn mode(self, mode: u16) -> Self {
         Self { mode, ..self }
+    }
+
+    /// Sets what is updated before its text is made.
+    pub(crate) const fn updates(self, updates: fn(&mut Engine, At)) -> Self {
+        Self { updates: Some(updates), ..self }
     }
 
     /// Sets the effect of an open with `O_TRUNC`.

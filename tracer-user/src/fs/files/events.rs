@@ -125,7 +125,7 @@ pub(super) const SYNTH_EVENT_TRACE: Entry =
 
 /// Shows whether the events of a system are enabled, or all events if `system` is `None`: all (`1`), none (`0`), some
 /// (`X`), or `?` if there are no events.
-fn show_enabled(engine: &mut Engine, at: At, system: Option<SystemId>) -> Result<Vec<u8>> {
+fn show_enabled(engine: &Engine, at: At, system: Option<SystemId>) -> Result<Vec<u8>> {
     let state = at.state(engine)?;
     let (mut on, mut off) = (false, false);
     for event in engine.registry().events().ordinary() {

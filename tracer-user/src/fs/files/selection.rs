@@ -55,6 +55,7 @@ pub(super) const SET_EVENT_PID: Entry = Entry::write(
     ReadKind::Seq(|engine, at| show_pids(engine, at, List::Traced)),
     |engine, at, data| add_pids(engine, at, List::Traced, data),
 )
+.updates(|engine, at| engine.refresh_pids(at.instance))
 .truncates(|engine, at| at.change(engine, InstanceCommand::ClearPids(List::Traced)));
 
 /// `set_event_notrace_pid`: these threads are not recorded.
@@ -63,10 +64,10 @@ pub(super) const SET_EVENT_NOTRACE_PID: Entry = Entry::write(
     ReadKind::Seq(|engine, at| show_pids(engine, at, List::Untraced)),
     |engine, at, data| add_pids(engine, at, List::Untraced, data),
 )
+.updates(|engine, at| engine.refresh_pids(at.instance))
 .truncates(|engine, at| at.change(engine, InstanceCommand::ClearPids(List::Untraced)));
 
-fn show_pids(engine: &mut Engine, at: At, list: List) -> Result<Vec<u8>> {
-    engine.refresh_pids(at.instance);
+fn show_pids(engine: &Engine, at: At, list: List) -> Result<Vec<u8>> {
     Ok(lines(at.state(engine)?.pids(list)))
 }
 

@@ -17,7 +17,6 @@ const PAGE: usize = 4096;
 pub(super) const SAVED_CMDLINES: Entry = Entry::read(
     "saved_cmdlines",
     ReadKind::Seq(|engine, _| {
-        engine.collect_all();
         let mut text = Vec::new();
         for (pid, name) in engine.tasks.names() {
             text.extend(format!("{pid} ").bytes());
@@ -27,6 +26,7 @@ pub(super) const SAVED_CMDLINES: Entry = Entry::read(
         Ok(text)
     }),
 )
+.updates(|engine, _| engine.collect_all())
 .top();
 
 /// `saved_cmdlines_size`: how many names of threads are kept.
@@ -46,11 +46,9 @@ pub(super) const SAVED_CMDLINES_SIZE: Entry = Entry::write(
 /// `saved_tgids`: the processes of the threads of records. The option `record-tgid` enables it.
 pub(super) const SAVED_TGIDS: Entry = Entry::read(
     "saved_tgids",
-    ReadKind::Seq(|engine, _| {
-        engine.collect_all();
-        Ok(lines(engine.tasks.groups().map(|(pid, group)| format!("{pid} {group}"))))
-    }),
+    ReadKind::Seq(|engine, _| Ok(lines(engine.tasks.groups().map(|(pid, group)| format!("{pid} {group}"))))),
 )
+.updates(|engine, _| engine.collect_all())
 .top();
 
 /// The number of names that fit into the pages which `names` names take.

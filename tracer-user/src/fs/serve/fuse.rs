@@ -21,7 +21,7 @@ use super::{
     hub::{Hub, TTL, kept},
     ioctl,
     opening::Opening,
-    owner::{View, When},
+    owner::{BorrowedTree, LaneKind, When},
     reads::Read,
 };
 use crate::{
@@ -61,7 +61,7 @@ fn write_later(
     let apply = move |files: Files| {
         let hub = Arc::clone(&ours);
         ours.post(client.payer, "write", When::Alone, move |view| {
-            let write = |view: &mut View<'_>| view.write_with(handle, &data, client, &files);
+            let write = |view: &mut BorrowedTree<'_>| view.write_with(handle, &data, client, &files);
             if let Some(answer) = take(&later) {
                 hub.change(view, write, answer);
             }
@@ -99,8 +99,7 @@ impl Filesystem for Fuse {
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (hub, name) = (Arc::clone(&self.hub), name.to_owned());
         let payer = self.hub.payer(request);
-        self.hub.post(payer, "lookup", When::Lookup, move |view| {
-            Hub::modules_now(view.engine());
+        self.hub.look(payer, "lookup", LaneKind::Lookups, move |view| {
             let found = name.to_str().ok_or(rustix::io::Errno::NOENT);
             match found.and_then(|name| view.lookup(inodes::file(parent.0), name)) {
                 Ok(found) => {
@@ -122,7 +121,7 @@ impl Filesystem for Fuse {
             return reply.attr(&kept(&known), &self.hub.attr(&known, ino.0, since));
         }
         let hub = Arc::clone(&self.hub);
-        self.hub.post(self.hub.payer(request), "getattr", When::Attributes, move |view| {
+        self.hub.look(self.hub.payer(request), "getattr", LaneKind::Attributes, move |view| {
             match view.attributes(inodes::file(ino.0)) {
                 Ok(found) => reply.attr(&kept(&found), &hub.attr(&found, ino.0, view.since())),
                 Err(error) => reply.error(errno(error)),
@@ -164,7 +163,7 @@ impl Filesystem for Fuse {
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
         let (hub, name) = (Arc::clone(&self.hub), name.to_owned());
         self.hub.post(self.hub.payer(request), "mkdir", When::Alone, move |view| {
-            let make = |view: &mut View<'_>| {
+            let make = |view: &mut BorrowedTree<'_>| {
                 let name = name.to_str().ok_or(rustix::io::Errno::INVAL)?;
                 Ok((view.make_dir(inodes::file(parent.0), name)?, view.since()))
             };
@@ -181,7 +180,7 @@ impl Filesystem for Fuse {
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (hub, name) = (Arc::clone(&self.hub), name.to_owned());
         self.hub.post(self.hub.payer(request), "rmdir", When::Alone, move |view| {
-            let remove = |view: &mut View<'_>| {
+            let remove = |view: &mut BorrowedTree<'_>| {
                 view.remove_dir(inodes::file(parent.0), name.to_str().ok_or(rustix::io::Errno::NOENT)?)
             };
             hub.change(view, remove, move |done| match done {
@@ -358,7 +357,7 @@ impl Filesystem for Fuse {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        self.hub.post(self.hub.payer(request), "readdir", When::Attributes, move |view| {
+        self.hub.look(self.hub.payer(request), "readdir", LaneKind::Attributes, move |view| {
             match view.list(inodes::file(ino.0)) {
                 Ok(all) => {
                     for (index, (number, name, is_dir)) in (0..).zip(all).skip(offset as usize) {

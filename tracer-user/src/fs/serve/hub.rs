@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use super::{
     lookups::Lookups,
     notify::ProgramUpdater,
-    owner::{Jobs, OWN, View, When},
+    owner::{BorrowedTree, Jobs, LaneKind, OWN, View, When},
     signals::{Reader, Signals},
     state_file::StateFile,
     streams::{self, Streams},
@@ -166,9 +166,20 @@ impl Hub {
         payer: u32,
         name: &'static str,
         when: When,
-        act: impl FnOnce(&mut View<'_>) + Send + 'static,
+        act: impl FnOnce(&mut BorrowedTree<'_>) + Send + 'static,
     ) {
         self.jobs.post(payer, name, when, act);
+    }
+
+    /// Queues a job that changes nothing ([`Jobs::look`]).
+    pub(crate) fn look(
+        &self,
+        payer: u32,
+        name: &'static str,
+        lane: LaneKind,
+        act: impl FnOnce(&View<'_>) + Send + 'static,
+    ) {
+        self.jobs.look(payer, name, lane, act);
     }
 
     /// The number of an open file's table of user events, if it has one.
@@ -228,8 +239,8 @@ impl Hub {
     /// and programs with user events are updated, before the answer.
     pub(crate) fn change<T: Send + 'static>(
         &self,
-        view: &mut View<'_>,
-        act: impl FnOnce(&mut View<'_>) -> T,
+        view: &mut BorrowedTree<'_>,
+        act: impl FnOnce(&mut BorrowedTree<'_>) -> T,
         answer: impl FnOnce(T) + Send + 'static,
     ) {
         let done = act(view);
@@ -318,7 +329,7 @@ impl Hub {
     }
 
     /// Answers waiting reads and polls that are ready. Returns `false` if another job must look at the rest.
-    fn serve_in(&self, view: &mut View<'_>) -> bool {
+    fn serve_in(&self, view: &mut BorrowedTree<'_>) -> bool {
         // Printing records needs facts that take long to read.
         if self.waits.has_reads() && !view.engine().facts.can_print() {
             let hub = Weak::clone(&self.own);

@@ -7,7 +7,7 @@ use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyOpen};
 use super::{
     errno::errno,
     hub::Hub,
-    owner::{View, When},
+    owner::{BorrowedTree, When},
     reads::PATIENCE,
 };
 use crate::{
@@ -42,7 +42,7 @@ impl Opening {
     fn open(
         self,
         hub: &Arc<Hub>,
-        view: &mut View<'_>,
+        view: &mut BorrowedTree<'_>,
         when: When,
         reply: ReplyOpen,
         charge: Charge,

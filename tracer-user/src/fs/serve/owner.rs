@@ -33,17 +33,34 @@ const LOOKED_AT: usize = 256;
 pub(crate) const OWN: u32 = u32::MAX;
 
 /// A tree of a borrowed engine.
-pub(crate) type View<'a> = Tree<&'a mut Engine>;
-type Act = Box<dyn FnOnce(&mut View<'_>) + Send>;
+pub(crate) type BorrowedTree<'a> = Tree<&'a mut Engine>;
+/// A tree that cannot change the engine.
+pub(crate) type View<'a> = Tree<&'a Engine>;
+
+/// The function of a job.
+enum Act {
+    Look(Box<dyn FnOnce(&View<'_>) + Send>),
+    Change(Box<dyn FnOnce(&mut BorrowedTree<'_>) + Send>),
+}
+
+impl Act {
+    fn run(self, engine: &mut Engine, files: &FileTable) {
+        match self {
+            Self::Look(act) => act(&Tree::over(&*engine, files)),
+            Self::Change(act) => act(&mut Tree::over(engine, files)),
+        }
+    }
+}
 
 /// When a job can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
     /// Between operations. The job may change anything.
     Alone,
-    /// Between operations and in turns. The job only looks at the engine or takes records out.
+    /// Between operations and in turns. The job takes records out, or changes nothing ([`View`]).
     Any,
-    /// As [`When::Any`], for a job that looks up a name. It waits only for such jobs of its payer.
+    /// As [`When::Any`], for a job that looks up a name. It waits only for such jobs of its payer, and sees the events of
+    /// loaded modules.
     Lookup,
     /// As [`When::Any`], for a job that reads attributes or lists a directory. It waits only for such jobs of its payer.
     Attributes,
@@ -85,7 +102,7 @@ impl Job {
 
 /// The jobs that have a queue of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum LaneKind {
+pub(crate) enum LaneKind {
     Lookups,
     Attributes,
     Others,
@@ -191,7 +208,7 @@ fn take_of<T>(
 
 /// The tree and the queue of jobs.
 pub(crate) struct Jobs {
-    queue: Mutex<Queue>,
+    queued: Mutex<Queue>,
     wakes: Condvar,
     tree: Mutex<Tree>,
     files: FileTable,
@@ -208,7 +225,7 @@ impl Jobs {
     pub(crate) fn new(tree: Tree) -> Arc<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let jobs = Arc::new(Self {
-            queue: Mutex::default(),
+            queued: Mutex::default(),
             wakes: Condvar::new(),
             files: tree.files().clone(),
             texts: TextThreads::default(),
@@ -244,7 +261,7 @@ impl Jobs {
             jobs.files.put_back(handle, open);
             jobs.texts.done();
             // The owner holds this lock while it looks for a job that can run, so it does not miss the wake-up.
-            drop(lock(&jobs.queue));
+            drop(lock(&jobs.queued));
             jobs.wakes.notify_all();
             answer();
         });
@@ -266,10 +283,29 @@ impl Jobs {
         payer: u32,
         name: &'static str,
         when: When,
-        act: impl FnOnce(&mut View<'_>) + Send + 'static,
+        act: impl FnOnce(&mut BorrowedTree<'_>) + Send + 'static,
     ) {
-        let job = Job { name, when, act: Box::new(act) };
-        let mut queue = lock(&self.queue);
+        self.queue(payer, Job { name, when, act: Act::Change(Box::new(act)) });
+    }
+
+    /// Queues a job for a payer that changes nothing.
+    pub(crate) fn look(
+        &self,
+        payer: u32,
+        name: &'static str,
+        lane: LaneKind,
+        act: impl FnOnce(&View<'_>) + Send + 'static,
+    ) {
+        let when = match lane {
+            LaneKind::Lookups => When::Lookup,
+            LaneKind::Attributes => When::Attributes,
+            LaneKind::Others => When::Any,
+        };
+        self.queue(payer, Job { name, when, act: Act::Look(Box::new(act)) });
+    }
+
+    fn queue(&self, payer: u32, job: Job) {
+        let mut queue = lock(&self.queued);
         // After the end, a job is dropped. Its reply is dropped too and returns an error.
         if !queue.ended {
             queue.push(payer, job);
@@ -287,7 +323,7 @@ impl Jobs {
     pub(crate) fn end(&self) {
         self.stop();
         let dropped = {
-            let mut queue = lock(&self.queue);
+            let mut queue = lock(&self.queued);
             queue.ended = true;
             (std::mem::take(&mut queue.closing), std::mem::take(&mut queue.turns))
         };
@@ -301,7 +337,11 @@ impl Jobs {
         while let Some(job) = self.next() {
             let mut tree = lock(&self.tree);
             tree.engine().begin_step(job.name);
-            (job.act)(&mut tree.view());
+            if job.when == When::Lookup {
+                // In a turn within another operation, the names stay as they are.
+                tree.engine().learn_modules();
+            }
+            job.act.run(tree.engine(), &self.files);
             if job.when == When::Alone {
                 tree.engine().stale_marks();
             }
@@ -310,7 +350,7 @@ impl Jobs {
     }
 
     fn next(&self) -> Option<Job> {
-        let mut queue = lock(&self.queue);
+        let mut queue = lock(&self.queued);
         loop {
             if queue.ended {
                 return None;
@@ -329,7 +369,7 @@ impl Jobs {
         let lookups_wait = engine.scheduler().lookups_wait();
         let mut waited = wait.is_zero();
         while since.elapsed() < TURN {
-            let mut queue = lock(&self.queue);
+            let mut queue = lock(&self.queued);
             let can_run = |job: &Job| job.can_have_turn(&self.files, self.texts.is_free(), lookups_wait);
             let mut job = queue.take(can_run);
             if job.is_none() && !waited {
@@ -340,7 +380,7 @@ impl Jobs {
             drop(queue);
             let Some(Job { name, act, .. }) = job else { return };
             engine.begin_step(name);
-            act(&mut View::over(engine, &self.files));
+            act.run(engine, &self.files);
             engine.end_step();
         }
     }
@@ -353,7 +393,7 @@ mod tests {
     fn queue(jobs: &[(u32, &'static str, When)]) -> Queue {
         let mut queue = Queue::default();
         for (payer, name, when) in jobs {
-            queue.push(*payer, Job { name, when: *when, act: Box::new(|_| {}) });
+            queue.push(*payer, Job { name, when: *when, act: Act::Look(Box::new(|_| {})) });
         }
         queue
     }

@@ -10,7 +10,7 @@ use fuser::{Errno, ReplyData};
 use super::{
     errno::errno,
     hub::Hub,
-    owner::{View, When},
+    owner::{BorrowedTree, When},
     streams::PageRead,
     waits::Waiting,
 };
@@ -89,7 +89,7 @@ impl Read {
         });
     }
 
-    fn serve(self, hub: &Arc<Hub>, view: &mut View<'_>, reply: ReplyData, attempt: Attempt) {
+    fn serve(self, hub: &Arc<Hub>, view: &mut BorrowedTree<'_>, reply: ReplyData, attempt: Attempt) {
         if attempt.number == 0
             && let Some(lookup) = view.lookup_for(self.handle, self.offset)
         {
@@ -140,7 +140,7 @@ impl Read {
         }
     }
 
-    fn records(self, hub: &Arc<Hub>, view: &mut View<'_>, reply: ReplyData, attempt: Attempt) {
+    fn records(self, hub: &Arc<Hub>, view: &mut BorrowedTree<'_>, reply: ReplyData, attempt: Attempt) {
         if attempt.number < PATIENCE && !view.settle(self.handle) {
             return self.queue(hub, reply, Attempt { number: attempt.number + 1, ..attempt });
         }

@@ -20,7 +20,7 @@ use std::{
 
 use fuser::{Errno, PollNotifier, ReplyData};
 
-use super::{errno::errno, owner::View, signals::Reader};
+use super::{errno::errno, owner::BorrowedTree, signals::Reader};
 use crate::{engine::quota::Charge, event::InstanceId, fs::tree::open::Outcome};
 
 /// How long a poll is kept without a notification.
@@ -103,7 +103,7 @@ impl Waits {
 
     /// Answers the reads that have data and notifies the polls of files that are ready. Returns `false` if the caller
     /// must call again for the rest. Calls `filled` for each page that was filled.
-    pub(crate) fn serve(&self, view: &mut View<'_>, filled: impl Fn(u64, u64, usize)) -> bool {
+    pub(crate) fn serve(&self, view: &mut BorrowedTree<'_>, filled: impl Fn(u64, u64, usize)) -> bool {
         let since = Instant::now();
         let mut waiting = std::mem::take(&mut *lock(&self.reads));
         let mut left = Vec::new();
@@ -147,7 +147,12 @@ impl Waits {
     }
 
     /// Notifies the polls of files that are ready. Returns whether all polls were looked at.
-    fn wake(&self, view: &mut View<'_>, settled: &mut HashMap<InstanceId, bool>, since: Instant) -> bool {
+    fn wake(
+        &self,
+        view: &mut BorrowedTree<'_>,
+        settled: &mut HashMap<InstanceId, bool>,
+        since: Instant,
+    ) -> bool {
         let first = self.next.load(Ordering::Relaxed);
         let mut next = first;
         let mut wrapped = first == 0;
@@ -179,7 +184,7 @@ impl Waits {
 
     fn wake_one(
         &self,
-        view: &mut View<'_>,
+        view: &mut BorrowedTree<'_>,
         settled: &mut HashMap<InstanceId, bool>,
         handle: u64,
         is_old: bool,
@@ -252,7 +257,7 @@ impl Waits {
 }
 
 /// Collects the records for an open file, once for each instance. Returns whether all were collected.
-fn settle(view: &mut View<'_>, settled: &mut HashMap<InstanceId, bool>, handle: u64) -> bool {
+fn settle(view: &mut BorrowedTree<'_>, settled: &mut HashMap<InstanceId, bool>, handle: u64) -> bool {
     let Some(instance) = view.instance_of(handle) else { return true };
     *settled.entry(instance).or_insert_with(|| view.settle(handle))
 }

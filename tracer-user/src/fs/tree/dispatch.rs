@@ -4,7 +4,11 @@
 //! request can be served while a long operation has the engine. [`FileTable::is_busy`] reports the open file that
 //! serves the long operation.
 
-use std::{borrow::BorrowMut, sync::Arc, time::SystemTime};
+use std::{
+    borrow::{Borrow, BorrowMut},
+    sync::Arc,
+    time::SystemTime,
+};
 
 use rustix::io::Errno;
 
@@ -23,7 +27,7 @@ use crate::{
     lang::facts::{FileRequest, Files},
 };
 
-/// The engine as a tree of files. `M` is the engine or a borrowed one.
+/// The engine as a tree of files. `M` is the engine or a borrowed one; a tree of `&Engine` cannot change it.
 pub struct Tree<M = Engine> {
     engine: M,
     files: FileTable,
@@ -37,17 +41,10 @@ impl Tree {
     }
 }
 
-impl<'a> Tree<&'a mut Engine> {
+impl<M: Borrow<Engine>> Tree<M> {
     /// Creates a tree of a borrowed engine that shares a file table.
-    pub(crate) fn over(engine: &'a mut Engine, files: &FileTable) -> Self {
+    pub(crate) fn over(engine: M, files: &FileTable) -> Self {
         Self { engine, files: files.clone() }
-    }
-}
-
-impl<M: BorrowMut<Engine>> Tree<M> {
-    /// The engine.
-    pub fn engine(&mut self) -> &mut Engine {
-        self.engine.borrow_mut()
     }
 
     fn seen(&self) -> &Engine {
@@ -62,11 +59,6 @@ impl<M: BorrowMut<Engine>> Tree<M> {
     /// The open files.
     pub(crate) fn files(&self) -> &FileTable {
         &self.files
-    }
-
-    /// The same tree with a borrowed engine.
-    pub(crate) fn view(&mut self) -> Tree<&mut Engine> {
-        Tree::over(self.engine.borrow_mut(), &self.files)
     }
 
     fn node(&self, number: u64) -> Result<Node> {
@@ -106,29 +98,6 @@ impl<M: BorrowMut<Engine>> Tree<M> {
         Ok(self.attributes_of(self.node(number)?))
     }
 
-    /// Changes attributes of a file; `None` leaves an attribute unchanged.
-    ///
-    /// # Errors
-    /// `ENOENT` if there is no such file, `ENOSPC` if attributes of too many files are changed.
-    pub fn change(
-        &mut self,
-        number: u64,
-        mode: Option<u16>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-    ) -> Result<Attributes> {
-        let node = self.node(number)?;
-        let serial = |node: Node| node.serial(self.seen());
-        let change = Changed { serial: serial(node), mode, uid, gid, opened: false };
-        let exists = |number, known| self.node(number).is_ok_and(|node| serial(node) == known);
-        self.files.change(number, change, exists)?;
-        let found = self.attributes_of(node);
-        if found.opened {
-            self.files.mark_opened(number);
-        }
-        Ok(found)
-    }
-
     /// Finds a name in a directory.
     ///
     /// # Errors
@@ -165,28 +134,6 @@ impl<M: BorrowMut<Engine>> Tree<M> {
         Ok(all)
     }
 
-    /// Opens a file for a thread. Returns the handle, and whether the file is a stream without positions.
-    ///
-    /// # Errors
-    /// `ENODEV` if the file is gone, `EISDIR` for a directory, and errors of the file itself.
-    pub fn open(&mut self, number: u64, access: Access, thread: u32) -> Result<(u64, bool)> {
-        let node = self.node(number).map_err(|_| Errno::NODEV)?;
-        let entry = node.entry(self.seen()).ok_or(Errno::ISDIR)?;
-        let serial = node.serial(self.seen());
-        let subject = match node.dir {
-            Dir::Options => Subject::Option(node.entry - 1),
-            Dir::Cpu(cpu) => Subject::Cpu(cpu),
-            Dir::System(system) => Subject::System(system),
-            Dir::Event(event) => Subject::Event(event),
-            Dir::Instance | Dir::Events | Dir::PerCpu | Dir::Instances => Subject::Instance,
-        };
-        let at = At { instance: node.instance, subject, thread, payer: access.payer };
-        let open = Open::new(self.engine(), entry, at, access)?;
-        let stream = open.is_stream();
-        let marks = open.marks(self.seen());
-        Ok((self.files.add(Slot::new(open, (node.dir, serial), entry, marks)), stream))
-    }
-
     /// The facts that a read of an open file needs and that are not read yet. `None` if the read can be served at
     /// once.
     pub(crate) fn lookup_for(&self, handle: u64, offset: u64) -> Option<Lookup> {
@@ -214,14 +161,6 @@ impl<M: BorrowMut<Engine>> Tree<M> {
         }
     }
 
-    /// Takes an open file out of the table while `act` uses it.
-    fn with<T>(&mut self, handle: u64, act: impl FnOnce(&mut Open, &mut Engine) -> Result<T>) -> Result<T> {
-        let mut open = self.files.take(handle, |event| self.serial_of(event))?;
-        let done = act(&mut open, self.engine());
-        self.files.put_back(handle, open);
-        done
-    }
-
     /// Whether reads of an open file return pages of records.
     pub fn has_pages(&self, handle: u64) -> bool {
         self.files.look(handle, Open::has_pages).unwrap_or(false)
@@ -237,6 +176,83 @@ impl<M: BorrowMut<Engine>> Tree<M> {
     pub fn page(&self, handle: u64) -> Option<Vec<u8>> {
         let engine = self.seen();
         self.files.look(handle, |open| open.page(engine)).flatten()
+    }
+
+    /// The instance of an open file.
+    pub(crate) fn instance_of(&self, handle: u64) -> Option<InstanceId> {
+        self.files.look(handle, |open| open.at.instance)
+    }
+
+    /// The user files that a write to an open file names. The caller opens them first, where no other request waits.
+    pub fn wanted(&self, handle: u64, data: &[u8]) -> Vec<FileRequest> {
+        // Much text takes long to parse, so the file table is not locked here.
+        let names = self.files.look(handle, Open::names).flatten();
+        names.map_or_else(Vec::new, |names| (names.wanted)(data))
+    }
+
+    /// Whether an open file must be looked at regularly to learn when it is ready.
+    pub fn needs_looking_at(&self, handle: u64) -> bool {
+        self.files.look(handle, Open::needs_looking_at).unwrap_or(true)
+    }
+}
+
+impl<M: BorrowMut<Engine>> Tree<M> {
+    /// The engine.
+    pub fn engine(&mut self) -> &mut Engine {
+        self.engine.borrow_mut()
+    }
+
+    /// Changes attributes of a file; `None` leaves an attribute unchanged.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is no such file, `ENOSPC` if attributes of too many files are changed.
+    pub fn change(
+        &mut self,
+        number: u64,
+        mode: Option<u16>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<Attributes> {
+        let node = self.node(number)?;
+        let serial = |node: Node| node.serial(self.seen());
+        let change = Changed { serial: serial(node), mode, uid, gid, opened: false };
+        let exists = |number, known| self.node(number).is_ok_and(|node| serial(node) == known);
+        self.files.change(number, change, exists)?;
+        let found = self.attributes_of(node);
+        if found.opened {
+            self.files.mark_opened(number);
+        }
+        Ok(found)
+    }
+
+    /// Opens a file for a thread. Returns the handle, and whether the file is a stream without positions.
+    ///
+    /// # Errors
+    /// `ENODEV` if the file is gone, `EISDIR` for a directory, and errors of the file itself.
+    pub fn open(&mut self, number: u64, access: Access, thread: u32) -> Result<(u64, bool)> {
+        let node = self.node(number).map_err(|_| Errno::NODEV)?;
+        let entry = node.entry(self.seen()).ok_or(Errno::ISDIR)?;
+        let serial = node.serial(self.seen());
+        let subject = match node.dir {
+            Dir::Options => Subject::Option(node.entry - 1),
+            Dir::Cpu(cpu) => Subject::Cpu(cpu),
+            Dir::System(system) => Subject::System(system),
+            Dir::Event(event) => Subject::Event(event),
+            Dir::Instance | Dir::Events | Dir::PerCpu | Dir::Instances => Subject::Instance,
+        };
+        let at = At { instance: node.instance, subject, thread, payer: access.payer };
+        let open = Open::new(self.engine(), entry, at, access)?;
+        let stream = open.is_stream();
+        let marks = open.marks(self.seen());
+        Ok((self.files.add(Slot::new(open, (node.dir, serial), entry, marks)), stream))
+    }
+
+    /// Takes an open file out of the table while `act` uses it.
+    fn with<T>(&mut self, handle: u64, act: impl FnOnce(&mut Open, &mut Engine) -> Result<T>) -> Result<T> {
+        let mut open = self.files.take(handle, |event| self.serial_of(event))?;
+        let done = act(&mut open, self.engine());
+        self.files.put_back(handle, open);
+        done
     }
 
     /// Reads from an open file.
@@ -271,11 +287,6 @@ impl<M: BorrowMut<Engine>> Tree<M> {
         Err(Errno::NODEV)
     }
 
-    /// The instance of an open file.
-    pub(crate) fn instance_of(&self, handle: u64) -> Option<InstanceId> {
-        self.files.look(handle, |open| open.at.instance)
-    }
-
     /// Collects the records of an open file's instance for a short time. Returns whether all were collected.
     pub(crate) fn settle(&mut self, handle: u64) -> bool {
         let Some(instance) = self.files.look(handle, |open| open.at.instance) else { return true };
@@ -295,13 +306,6 @@ impl<M: BorrowMut<Engine>> Tree<M> {
     pub(crate) fn truncates(&mut self, number: u64) -> bool {
         let Ok(node) = self.node(number) else { return false };
         node.entry(self.seen()).is_some_and(|entry| entry.truncates.is_some())
-    }
-
-    /// The user files that a write to an open file names. The caller opens them first, where no other request waits.
-    pub fn wanted(&self, handle: u64, data: &[u8]) -> Vec<FileRequest> {
-        // Much text takes long to parse, so the file table is not locked here.
-        let names = self.files.look(handle, Open::names).flatten();
-        names.map_or_else(Vec::new, |names| (names.wanted)(data))
     }
 
     /// Writes to an open file and returns how many bytes were taken. User files that the data names are opened
@@ -330,11 +334,6 @@ impl<M: BorrowMut<Engine>> Tree<M> {
     /// Whether a thread that polls an open file must be woken now.
     pub fn is_awaited(&mut self, handle: u64) -> bool {
         self.with(handle, |open, engine| Ok(open.is_awaited(engine))).unwrap_or(true)
-    }
-
-    /// Whether an open file must be looked at regularly to learn when it is ready.
-    pub fn needs_looking_at(&self, handle: u64) -> bool {
-        self.files.look(handle, Open::needs_looking_at).unwrap_or(true)
     }
 
     /// Closes a file.

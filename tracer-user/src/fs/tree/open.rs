@@ -14,7 +14,7 @@ use crate::{
         records::{LineContext, Lines, Mark, Marks, Pages, Pipe, Writer},
     },
     event::EventId,
-    fs::files::entry::{At, Entry, FileNames, ReadKind, Result},
+    fs::files::entry::{At, Entry, FileNames, Make, ReadKind, Result},
     kernel::Error,
     lang::facts::Files,
 };
@@ -229,7 +229,13 @@ impl Open {
     pub(crate) fn read(&mut self, engine: &mut Engine, offset: u64, size: usize) -> Result<Outcome> {
         let data = |data| Ok(Outcome::Data(data));
         let waits = |found: Option<Vec<u8>>| Ok(found.map_or(Outcome::Wait, Outcome::Data));
-        let Self { at, holder, .. } = self;
+        let Self { at, entry, holder, .. } = self;
+        let mut make_of = |make: Make| {
+            if let Some(update) = entry.updates {
+                update(engine, *at);
+            }
+            make(engine, *at)
+        };
         match (&mut self.body, self.entry.read_kind) {
             (Body::Trace(text), _) => {
                 let context = LineContext::of(engine, at.instance).ok_or(Errno::NODEV)?;
@@ -261,7 +267,7 @@ impl Open {
                 data(text.part(holder, (offset, size), || make(engine.facts.tracefs.read(self.entry.name)))?)
             }
             (Body::Seq(text), ReadKind::Seq(make)) => {
-                data(text.read(holder, (offset, size), || make(engine, *at))?)
+                data(text.read(holder, (offset, size), || make_of(make))?)
             }
             (Body::Seq(text), ReadKind::Page(make, _)) => {
                 data(text.read(holder, (offset, size), || make(engine))?)
@@ -275,8 +281,8 @@ impl Open {
                     make(engine, *at)
                 })?)
             }
-            (_, ReadKind::Text(make)) => data(part(&make(engine, *at)?, offset, size)),
-            (_, ReadKind::Once(make)) if offset == 0 => data(part(&make(engine, *at)?, 0, size)),
+            (_, ReadKind::Text(make)) => data(part(&make_of(make)?, offset, size)),
+            (_, ReadKind::Once(make)) if offset == 0 => data(part(&make_of(make)?, 0, size)),
             (_, ReadKind::Once(_)) => data(Vec::new()),
             _ => Err(Errno::INVAL),
         }
