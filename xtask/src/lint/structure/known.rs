@@ -14,7 +14,7 @@ use crate::lint::finding::Finding;
 pub(super) enum Key {
     /// The number of files in a folder.
     Folder(String),
-    /// The number of inherent methods of a type.
+    /// The number of methods of a type.
     Methods { krate: String, module: String, name: String },
     /// The number of files in a cycle.
     Cycle { krate: String, first: String },

@@ -15,6 +15,10 @@ pub(super) type Files = BTreeMap<String, Body>;
 /// The names that each file uses, by the files that define them.
 pub(super) type Graph<'a> = BTreeMap<&'a str, BTreeMap<&'a str, Vec<&'a str>>>;
 
+/// The top module whose types are components: functions that take one first count as its methods. Elsewhere, such
+/// functions often write to a buffer that they are given.
+const COMPONENTS: &str = "engine";
+
 /// Maximum number of re-exports to follow for one path.
 const DEEPEST: usize = 16;
 
@@ -42,7 +46,7 @@ struct ItemPath<'a> {
     item: Option<&'a str>,
 }
 
-/// The inherent methods of a type in one top-level module.
+/// The methods of a type in one top-level module.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Type<'a> {
     /// The module directly below the root.
@@ -253,13 +257,16 @@ impl<'a> Crate<'a> {
         self.modules[module].name
     }
 
-    /// The types with inherent methods. Types with the same name in one module are distinct if their definitions are.
+    /// The types with methods. Types with the same name in one module are distinct if their definitions are.
     pub(super) fn types(&self) -> Vec<Type<'a>> {
         let mut types = BTreeMap::new();
         for (from, module) in self.modules.iter().enumerate() {
             for block in &module.body.impls {
                 let Some(name) = block.of.last() else { continue };
                 let definer = self.definer(from, &block.of, 0);
+                if block.is_function && definer.is_none_or(|module| self.top(module) != COMPONENTS) {
+                    continue;
+                }
                 let top = self.top(from);
                 let found = types.entry((top, &**name, definer)).or_insert_with(|| Type {
                     module: top,

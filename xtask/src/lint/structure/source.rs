@@ -32,9 +32,11 @@ pub(super) struct Import {
     pub(super) public: bool,
 }
 
-/// A block of inherent methods.
+/// A block of inherent methods, or a function that takes a reference to the type first, as a method does.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Impl {
+    /// Whether it is a function outside of an `impl`.
+    pub(super) is_function: bool,
     /// The path of the type, without generics.
     pub(super) of: Vec<String>,
     pub(super) methods: usize,
@@ -178,6 +180,9 @@ fn body(tokens: &[Token]) -> Body {
                 if depth == 0 && is_name(next) =>
             {
                 body.defined.insert(next.to_owned());
+                if text(tokens, at) == "fn" {
+                    body.impls.extend(method_outside(tokens, at));
+                }
             }
             "macro_rules" => {
                 body.defined.insert(text(tokens, at + 2).to_owned());
@@ -286,7 +291,41 @@ fn inherent(tokens: &[Token], at: usize) -> Option<Impl> {
             _ => {}
         }
     }
-    Some(Impl { of, methods, line: tokens[at].line })
+    Some(Impl { is_function: false, of, methods, line: tokens[at].line })
+}
+
+/// The function at `at` as a method of the type to which its first parameter refers.
+fn method_outside(tokens: &[Token], at: usize) -> Option<Impl> {
+    let mut open = at + 2;
+    if text(tokens, open) == "<" {
+        let mut generics = 0_usize;
+        while !text(tokens, open).is_empty() {
+            match text(tokens, open) {
+                "<" => generics += 1,
+                ">" if text_before(tokens, open) != "-" => generics -= 1,
+                _ => {}
+            }
+            open += 1;
+            if generics == 0 {
+                break;
+            }
+        }
+    }
+    let starts = |words: &[&str]| words.iter().enumerate().all(|(i, word)| text(tokens, open + i) == *word);
+    let skipped = usize::from(starts(&["(", "mut"]));
+    if !starts(&["("]) || text(tokens, open + skipped + 2) != ":" || text(tokens, open + skipped + 3) != "&" {
+        return None;
+    }
+    let mut of = Vec::new();
+    for token in tokens.iter().skip(open + skipped + 4) {
+        match &*token.text {
+            "mut" | "::" => {}
+            "dyn" | "impl" => return None,
+            name if is_name(name) => of.push(name.to_owned()),
+            _ => break,
+        }
+    }
+    (!of.is_empty()).then(|| Impl { is_function: true, of, methods: 1, line: tokens[at].line })
 }
 
 #[cfg(test)]
@@ -377,5 +416,16 @@ mod tests {
             [("a::B".to_owned(), 2), ("H".to_owned(), 0)]
         );
         assert_eq!(read("\n\nimpl A {}").impls[0].line, 3);
+    }
+
+    #[test]
+    fn a_function_that_takes_a_reference_first_is_a_method() {
+        assert_eq!(
+            impls(
+                "fn a<'a, F: Fn(u8) -> u8>(mut b: &'a mut c::D<E>, f: &F) {} pub(crate) fn g(h: &I) { fn j(k: &L) {} }\n\
+                 fn m(n: O, p: &Q) {} fn r(s: &[T]) {} fn u(v: &dyn W) {} fn x() {} trait Y { fn z(a: &B); }"
+            ),
+            [("c::D".to_owned(), 1), ("I".to_owned(), 1)]
+        );
     }
 }
