@@ -11,15 +11,14 @@ use core::ffi::c_void;
 use aya_ebpf::helpers::{
     bpf_get_current_pid_tgid, bpf_get_smp_processor_id, bpf_ktime_get_ns, generated::bpf_get_stack,
 };
-use tracer_abi::{RECORD_AREA, SOFT_SLOTS, Switches, control, params, requested};
+use tracer_abi::{SOFT_SLOTS, Switches, control, params, requested};
 
 use crate::{
-    ctx::flags_and_depth,
     emit::{
-        Origin, area, claim, compat, count, count_dropped, counts, current, debug_log, excluded_by_lists,
-        identity, ids, is_ignored, other, record, release, tracer_filter, tracer_trigger,
+        HitPlace, HitSource, Origin, admit, area, claim, count_dropped, counts, excluded_by_lists, filter,
+        identity, is_other_call, record, release, tracer_trigger,
     },
-    map::{PIDS, SWITCHES},
+    map::SWITCHES,
     parameters::param,
     ring::{self, Ring},
 };
@@ -36,12 +35,8 @@ const STACK_AT: usize = 16;
 /// Processes one hit: early checks, triggers, filter and record. Returns the requested actions, bits of [`requested`].
 #[inline(always)]
 pub fn hit(ctx: *mut c_void, origin: Origin) -> u64 {
-    if param!(bits) & params::ONE_CALL != 0 {
-        // SAFETY: the second argument of raw `sys_enter`, the only hook with this bit.
-        let number = unsafe { ctx.cast::<u64>().add(1).read() };
-        if number as u32 != param!(call) {
-            return 0;
-        }
+    if is_other_call(ctx) {
+        return 0;
     }
     let Some(switches) = SWITCHES.get(0) else { return 0 };
     let switches = switches.as_ptr();
@@ -50,30 +45,7 @@ pub fn hit(ctx: *mut c_void, origin: Origin) -> u64 {
     if param!(bits) & params::TRIGGERS == 0 && halted() != 0 {
         return 0;
     }
-    let task = match origin {
-        Origin::Current | Origin::Emitted(_) => current(),
-        Origin::Record => core::ptr::null(),
-    };
-    let thread = match origin {
-        Origin::Current | Origin::Emitted(_) => {
-            let thread = ids(task);
-            if param!(bits) & params::PIDS != 0 {
-                // The table has the tracer's own threads only on request. A switch from such a thread to a traced
-                // thread is a hit of the traced thread.
-                if PIDS.get(thread as u32).is_none() && PIDS.get(other(ctx)).is_none() {
-                    return 0;
-                }
-            } else if is_ignored(thread) {
-                return 0;
-            }
-            thread
-        }
-        // SAFETY: an injected record holds its common fields; the verifier bounds the context.
-        Origin::Record => u64::from(unsafe { ctx.cast::<u32>().add(1).read() }),
-    };
-    if param!(bits) & params::COMPAT != 0 && compat(task) {
-        return 0;
-    }
+    let Some(thread) = admit(ctx, origin) else { return 0 };
     let is_off = |slot: u32| param!(bits) & params::SOFT != 0 && soft(switches, soft_slot(slot));
     let mut requested = 0;
     if param!(bits) & params::TRIGGERS != 0 && param!(bits) & params::SEES_RECORD == 0 {
@@ -119,51 +91,6 @@ pub fn hit(ctx: *mut c_void, origin: Origin) -> u64 {
     requested
 }
 
-/// The origin, thread and event of a hit.
-#[derive(Clone, Copy)]
-struct HitSource {
-    origin: Origin,
-    /// Thread id, with the process id in the upper half.
-    thread: u64,
-    /// `common_type` of the record.
-    kind: u64,
-}
-
-impl HitSource {
-    /// The common fields; flags and preempt count only if `context` is true.
-    #[inline(always)]
-    fn common(&self, ctx: *mut c_void, cpu: u32, context: bool) -> u64 {
-        let context = match self.origin {
-            Origin::Current | Origin::Emitted(_) if context => flags_and_depth(cpu),
-            Origin::Current | Origin::Emitted(_) => 0,
-            // SAFETY: an injected record holds its common fields; the verifier bounds the context.
-            Origin::Record => u64::from(unsafe { ctx.cast::<u16>().add(1).read() }),
-        };
-        self.kind | context << 16 | self.thread << 32
-    }
-}
-
-/// The slot, CPU and scratch row of a hit.
-#[derive(Clone, Copy)]
-struct HitPlace {
-    slot: u32,
-    cpu: u32,
-    /// Row of [`SCRATCH`] under [`params::CLAIM`].
-    claimed: u32,
-}
-
-impl HitPlace {
-    /// Memory for the strings that filters fetch, if any do.
-    #[inline(always)]
-    fn scratch(&self) -> Option<*mut u8> {
-        if param!(bits) & params::FILTER_SCRATCH == 0 {
-            return Some(core::ptr::null_mut());
-        }
-        // SAFETY: the filters' area follows the record's area, inside the value.
-        area(self.cpu, self.claimed).map(|area| unsafe { area.add(RECORD_AREA) })
-    }
-}
-
 /// Runs the triggers that read the record, filters the hit, and records it.
 #[inline(always)]
 fn filter_and_record(
@@ -194,22 +121,7 @@ fn filter_and_record(
     }
     if recorded && param!(bits) & params::NO_RECORD == 0 {
         let Some(counters) = counts(slot, cpu) else { return requested };
-        let mut word = 0;
-        let mut passes = true;
-        if param!(bits) & params::FILTER != 0 {
-            word = source.common(ctx, cpu, param!(bits) & params::FILTER_FLAGS != 0);
-            let Some(scratch) = place.scratch() else {
-                count_dropped(counters);
-                return requested;
-            };
-            // SAFETY: as for the triggers.
-            passes = unsafe { tracer_filter(ctx, scratch, word) } != 0;
-        }
-        if passes {
-            if param!(bits) & (params::FILTER | params::FILTER_FLAGS) != params::FILTER | params::FILTER_FLAGS
-            {
-                word = source.common(ctx, cpu, true);
-            }
+        if let Some(word) = filter(ctx, source, place, counters) {
             record(ctx, cpu, word, claimed, counters);
             if source.origin.is_task() {
                 let hook = source.origin.hook(ctx);
@@ -220,9 +132,6 @@ fn filter_and_record(
                     user_stack(hook, cpu, claimed, word);
                 }
             }
-        } else {
-            count(&mut counters.filtered);
-            debug_log!(ctx, "slot {} cpu {}: filtered", param!(slot), cpu);
         }
     }
     if param!(bits) & params::TRIGGERS != 0 && param!(bits) & params::SEES_RECORD != 0 {
