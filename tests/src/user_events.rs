@@ -14,10 +14,13 @@ use std::{
     path::Path,
     ptr,
     sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, Instant},
 };
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use rustix::mm::{MapFlags, MprotectFlags, MsyncFlags, ProtFlags, mmap, mmap_anonymous, mprotect};
+
+use crate::host;
 
 /// `DIAG_IOCSREG`, `DIAG_IOCSDEL` and `DIAG_IOCSUNREG`.
 pub const REGISTER: u32 = 0xc008_2a00;
@@ -30,6 +33,11 @@ pub const UNREGISTER: u32 = 0x4008_2a02;
 pub const PERSIST: u16 = 1;
 /// `USER_EVENT_REG_MULTI_FORMAT`
 pub const MULTI_FORMAT: u16 = 2;
+
+/// How long a change of events waits for programs (`engine::client_memory`).
+const CHANGE: Duration = Duration::from_millis(100);
+/// Time limit for an update of a program, on a real machine.
+const LATE: Duration = Duration::from_secs(10);
 
 /// The result of a call; the error is an errno.
 pub type Answer<T = ()> = Result<T, i32>;
@@ -53,6 +61,24 @@ impl Word {
     /// The value of the word.
     pub fn get(&self) -> u32 {
         self.0.load(Ordering::SeqCst)
+    }
+
+    /// Changes events by `change`, and checks that the word has this value when the change returns. A change that has
+    /// waited for the program as long as it may returns before.
+    ///
+    /// # Errors
+    /// The error of the change, or another value.
+    pub fn is_set(&self, value: u32, change: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
+        let start = Instant::now();
+        change()?;
+        let (took, now) = (start.elapsed(), self.get());
+        ensure!(now == value || took >= CHANGE, "{now:#x} in place of {value:#x} after {took:?}");
+        let start = Instant::now();
+        while self.get() != value {
+            ensure!(start.elapsed() < host::patience(LATE), "{:#x} in place of {value:#x}", self.get());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
     }
 
     fn address(&self) -> u64 {
