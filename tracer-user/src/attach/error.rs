@@ -92,7 +92,9 @@ impl fmt::Display for Cause {
             Self::Hook(hook, errno) => write!(f, "no {hook}: {}", explain(*errno)),
             Self::System(call, errno) => write!(f, "{call}: {}", explain(*errno)),
             Self::NotBuilt(what, option) => write!(f, "the kernel is built without {what} ({option})"),
-            Self::NoRegisters => f.write_str("BTF lacks the member of struct pt_regs that has the call's number"),
+            Self::NoRegisters => {
+                f.write_str("BTF lacks the member of struct pt_regs that has the call's number")
+            }
             Self::NoType(name) => write!(f, "the kernel's BTF lacks {name}"),
             Self::NoHook(why) => write!(f, "no hook: {why}"),
             Self::Misplaced(what) => write!(f, "a fault of tracer itself: {what}"),

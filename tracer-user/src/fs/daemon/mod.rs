@@ -218,7 +218,8 @@ async fn run(
             }
             () = hub.changed.notified() => hub.serve(),
             () = tokio::time::sleep(PERIOD), if hub.waits.is_awaited() => hub.serve(),
-            _ = looked.tick(), if hub.waits.has_reads() => {
+            _ = looked.tick(), if hub.waits.has_reads() || hub.updater.caches_text() => {
+                hub.updater.forget_old_text();
                 hub.end_interrupted();
                 hub.waits.end_long_pages(|file| hub.streams.is_shared(file));
             }

@@ -44,6 +44,9 @@ const SAVE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long one job collects records, of all instances.
 const STEP: Duration = Duration::from_millis(20);
+/// The size of files that can be mapped, before 6.6: a read(2) goes through the page cache, which ends there. The end of
+/// the text corrects it.
+const CACHED_TEXT_MAX: u64 = 16 << 20;
 
 /// How long the kernel may cache a name: not at all for files, whose inode depends on the payer ([`Inodes`]), and for
 /// dynamic events and their systems, which can be removed.
@@ -393,7 +396,11 @@ impl Hub {
     pub(crate) fn attr(&self, attributes: &Attributes, ino: u64, since: SystemTime) -> FileAttr {
         FileAttr {
             ino: INodeNo(ino),
-            size: if self.streams.is_open(ino) { streams::SIZE } else { attributes.size },
+            size: match attributes.size {
+                _ if self.streams.is_open(ino) => streams::SIZE,
+                1.. if !self.maps_directly() => CACHED_TEXT_MAX,
+                size => size,
+            },
             blocks: 0,
             atime: since,
             mtime: since,

@@ -12,6 +12,7 @@ use std::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         mpsc::{Sender, channel},
     },
+    time::{Duration, Instant},
 };
 
 use fuser::{INodeNo, Notifier};
@@ -39,13 +40,18 @@ struct StatusPage {
 pub(crate) struct ProgramUpdater {
     page: Arc<StatusPage>,
     jobs: Mutex<Option<Sender<Job>>>,
+    /// When a page of text was last put into the kernel's page cache, until it is dropped.
+    text_cached: Mutex<Option<Instant>>,
 }
+
+/// How long pages of text stay in the page cache if their reader does not go on.
+const TEXT_AGE: Duration = Duration::from_millis(100);
 
 impl ProgramUpdater {
     /// Creates the updater for a page with these bytes.
     pub(crate) fn new(bytes: StatusBytes) -> Self {
         let page = StatusPage { bytes, open: Mutex::default(), notifier: OnceLock::new() };
-        Self { page: Arc::new(page), jobs: Mutex::default() }
+        Self { page: Arc::new(page), jobs: Mutex::default(), text_cached: Mutex::default() }
     }
 
     /// Sets the notifier of the mounted file system.
@@ -83,6 +89,28 @@ impl ProgramUpdater {
     /// Drops the kernel's copy of the page that programs map.
     pub(crate) fn forget_page(&self) {
         self.send(Job { stale: true, then: Box::new(|| {}) });
+    }
+
+    fn text_cached(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.text_cached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A page of text is in the kernel's page cache, and its reader will read the next one.
+    pub(crate) fn set_caches_text(&self) {
+        *self.text_cached() = Some(Instant::now());
+    }
+
+    /// Whether pages of text may be in the kernel's page cache.
+    pub(crate) fn caches_text(&self) -> bool {
+        self.text_cached().is_some()
+    }
+
+    /// Drops pages of text whose reader did not go on.
+    pub(crate) fn forget_old_text(&self) {
+        let is_old = self.text_cached().take_if(|since| since.elapsed() > TEXT_AGE).is_some();
+        if is_old {
+            self.forget_page();
+        }
     }
 
     fn send(&self, job: Job) {

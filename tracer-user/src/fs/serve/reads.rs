@@ -125,8 +125,7 @@ impl Read {
             let reads = is_reading(self.pid);
             drop(charge);
             if reads {
-                ours.forget_page();
-                Self { of_page: false, ..self }.queue(&ours, reply, Attempt::default());
+                self.cached_text(&ours, reply);
             } else {
                 reply.data(&part);
             }
@@ -138,6 +137,27 @@ impl Read {
             Ok(_) => drop(give.send(reply)),
             Err(_) => reply.error(Errno::EAGAIN),
         }
+    }
+
+    /// Answers a read(2) of a file that can be mapped with a page of its text, before 6.6. A page that is not full tells
+    /// the kernel the file's end, unless a notification changes the file's attributes during the read. So the kernel drops
+    /// the pages, which mappings see as long as they are cached, only after the last one.
+    fn cached_text(self, hub: &Arc<Hub>, reply: ReplyData) {
+        let ours = Arc::clone(hub);
+        hub.post(self.payer, "read", When::File(self.handle), move |view| {
+            match view.read(self.handle, self.offset, self.size) {
+                Ok(Outcome::Data(data)) => {
+                    reply.data(&data);
+                    if data.len() == self.size {
+                        ours.updater.set_caches_text();
+                    } else if !data.is_empty() {
+                        ours.forget_page();
+                    }
+                }
+                Ok(Outcome::Wait) => reply.error(Errno::EAGAIN),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
     }
 
     fn records(self, hub: &Arc<Hub>, view: &mut BorrowedTree<'_>, reply: ReplyData, attempt: Attempt) {
