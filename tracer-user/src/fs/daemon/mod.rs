@@ -209,7 +209,7 @@ async fn run(
             }
             () = tick(beats.as_mut()) => {
                 let ours = Arc::clone(&hub);
-                hub.look(OWN, "beat", LaneKind::Others, move |_| ours.alive.notify_one());
+                hub.jobs().look(OWN, "beat", LaneKind::Others, move |_| ours.alive.notify_one());
             }
             () = hub.alive.notified() => {
                 if let Some(heartbeat) = &options.heartbeat {
@@ -236,8 +236,8 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
     let since = Instant::now();
     hub.jobs().stop();
     let (give, given) = channel();
-    hub.post(OWN, "end", When::Ending, move |view| {
-        let engine = view.engine();
+    hub.post(OWN, "end", When::Ending, move |tree| {
+        let engine = tree.engine();
         let farewell = engine.end_user_events();
         let step = engine.scheduler().longest_step();
         tracing::debug!(name = step.name, ms = step.took.as_millis(), "longest step");
@@ -260,9 +260,9 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
     hub.forget_state();
     let (begin, begun) = channel();
     let (give, given) = channel();
-    hub.post(OWN, "end", When::Ending, move |view| {
+    hub.post(OWN, "end", When::Ending, move |tree| {
         let _ = begin.send(());
-        let _ = give.send(view.engine().end());
+        let _ = give.send(tree.engine().end());
     });
     let ended = given.recv_timeout(END.saturating_sub(since.elapsed())).ok();
     let is_over = ended.is_some();

@@ -60,10 +60,10 @@ fn write_later(
     let (ours, later) = (Arc::clone(hub), Arc::clone(&answer));
     let apply = move |files: Files| {
         let hub = Arc::clone(&ours);
-        ours.post(client.payer, "write", When::Alone, move |view| {
-            let write = |view: &mut BorrowedTree<'_>| view.write_with(handle, &data, client, &files);
+        ours.post(client.payer, "write", When::Alone, move |tree| {
+            let write = |tree: &mut BorrowedTree<'_>| tree.write_with(handle, &data, client, &files);
             if let Some(answer) = take(&later) {
-                hub.change(view, write, answer);
+                hub.change(tree, write, answer);
             }
         });
     };
@@ -99,7 +99,7 @@ impl Filesystem for Fuse {
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (hub, name) = (Arc::clone(&self.hub), name.to_owned());
         let payer = self.hub.payer(request);
-        self.hub.look(payer, "lookup", LaneKind::Lookups, move |view| {
+        self.hub.jobs().look(payer, "lookup", LaneKind::Lookups, move |view| {
             let found = name.to_str().ok_or(rustix::io::Errno::NOENT);
             match found.and_then(|name| view.lookup(inodes::file(parent.0), name)) {
                 Ok(found) => {
@@ -121,12 +121,15 @@ impl Filesystem for Fuse {
             return reply.attr(&kept(&known), &self.hub.attr(&known, ino.0, since));
         }
         let hub = Arc::clone(&self.hub);
-        self.hub.look(self.hub.payer(request), "getattr", LaneKind::Attributes, move |view| {
-            match view.attributes(inodes::file(ino.0)) {
+        self.hub.jobs().look(
+            self.hub.payer(request),
+            "getattr",
+            LaneKind::Attributes,
+            move |view| match view.attributes(inodes::file(ino.0)) {
                 Ok(found) => reply.attr(&kept(&found), &hub.attr(&found, ino.0, view.since())),
                 Err(error) => reply.error(errno(error)),
-            }
-        });
+            },
+        );
     }
 
     fn setattr(
@@ -148,12 +151,12 @@ impl Filesystem for Fuse {
         reply: ReplyAttr,
     ) {
         let hub = Arc::clone(&self.hub);
-        self.hub.post(self.hub.payer(request), "setattr", When::Any, move |view| {
+        self.hub.post(self.hub.payer(request), "setattr", When::Any, move |tree| {
             let mode = mode.map(|mode| (mode & 0o7777) as u16);
-            match view.change(inodes::file(ino.0), mode, uid, gid) {
+            match tree.change(inodes::file(ino.0), mode, uid, gid) {
                 Ok(found) => {
                     hub.inodes.change(&found);
-                    reply.attr(&kept(&found), &hub.attr(&found, ino.0, view.since()));
+                    reply.attr(&kept(&found), &hub.attr(&found, ino.0, tree.since()));
                 }
                 Err(error) => reply.error(errno(error)),
             }
@@ -162,13 +165,13 @@ impl Filesystem for Fuse {
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
         let (hub, name) = (Arc::clone(&self.hub), name.to_owned());
-        self.hub.post(self.hub.payer(request), "mkdir", When::Alone, move |view| {
-            let make = |view: &mut BorrowedTree<'_>| {
+        self.hub.post(self.hub.payer(request), "mkdir", When::Alone, move |tree| {
+            let make = |tree: &mut BorrowedTree<'_>| {
                 let name = name.to_str().ok_or(rustix::io::Errno::INVAL)?;
-                Ok((view.make_dir(inodes::file(parent.0), name)?, view.since()))
+                Ok((tree.make_dir(inodes::file(parent.0), name)?, tree.since()))
             };
             let its = Arc::clone(&hub);
-            hub.change(view, make, move |made: Result<_, rustix::io::Errno>| match made {
+            hub.change(tree, make, move |made: Result<_, rustix::io::Errno>| match made {
                 Ok((made, since)) => {
                     reply.entry(&TTL, &its.attr(&made, made.number, since), Generation(0));
                 }
@@ -179,11 +182,11 @@ impl Filesystem for Fuse {
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (hub, name) = (Arc::clone(&self.hub), name.to_owned());
-        self.hub.post(self.hub.payer(request), "rmdir", When::Alone, move |view| {
-            let remove = |view: &mut BorrowedTree<'_>| {
-                view.remove_dir(inodes::file(parent.0), name.to_str().ok_or(rustix::io::Errno::NOENT)?)
+        self.hub.post(self.hub.payer(request), "rmdir", When::Alone, move |tree| {
+            let remove = |tree: &mut BorrowedTree<'_>| {
+                tree.remove_dir(inodes::file(parent.0), name.to_str().ok_or(rustix::io::Errno::NOENT)?)
             };
-            hub.change(view, remove, move |done| match done {
+            hub.change(tree, remove, move |done| match done {
                 Ok(()) => reply.ok(),
                 Err(error) => reply.error(errno(error)),
             });
@@ -293,8 +296,8 @@ impl Filesystem for Fuse {
             // The rest only counts as written.
             let length = data.len();
             let data = data.get(..RECORD_MAX).unwrap_or(data).to_vec();
-            return self.hub.post(client.payer, "record", When::File(handle), move |view| {
-                answer(view.write(handle, &data, client).map(|_| length));
+            return self.hub.post(client.payer, "record", When::File(handle), move |tree| {
+                answer(tree.write(handle, &data, client).map(|_| length));
                 // The record is a hit: only reads and polls that wait for records must learn of it.
                 if !hub.waits.is_empty() {
                     hub.changed.notify_one();
@@ -305,13 +308,13 @@ impl Filesystem for Fuse {
             return answer(Err(rustix::io::Errno::NOMEM));
         };
         let data = data.to_vec();
-        self.hub.post(client.payer, "write", When::Alone, move |view| {
+        self.hub.post(client.payer, "write", When::Alone, move |tree| {
             let _charge = charge;
-            let wanted = view.wanted(handle, &data);
+            let wanted = tree.wanted(handle, &data);
             if !wanted.is_empty() {
                 return write_later(&hub, client, handle, data, wanted, answer);
             }
-            hub.change(view, |view| view.write(handle, &data, client), answer);
+            hub.change(tree, |tree| tree.write(handle, &data, client), answer);
         });
     }
 
@@ -338,13 +341,13 @@ impl Filesystem for Fuse {
         hub.streams.close(handle);
         hub.updater.close_page(handle);
         // A release has no uid.
-        self.hub.post(0, "release", When::Closing(handle), move |view| {
-            view.close(handle);
+        self.hub.post(0, "release", When::Closing(handle), move |tree| {
+            tree.close(handle);
             hub.release_handle(handle);
             reply.ok();
             // In a turn, the operation that gives it applies the effects.
-            if !view.engine().scheduler().is_serving() {
-                hub.change(view, |_| (), |()| {});
+            if !tree.engine().scheduler().is_serving() {
+                hub.change(tree, |_| (), |()| {});
             }
         });
     }
@@ -357,8 +360,11 @@ impl Filesystem for Fuse {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        self.hub.look(self.hub.payer(request), "readdir", LaneKind::Attributes, move |view| {
-            match view.list(inodes::file(ino.0)) {
+        self.hub.jobs().look(
+            self.hub.payer(request),
+            "readdir",
+            LaneKind::Attributes,
+            move |view| match view.list(inodes::file(ino.0)) {
                 Ok(all) => {
                     for (index, (number, name, is_dir)) in (0..).zip(all).skip(offset as usize) {
                         let kind = if is_dir { FileType::Directory } else { FileType::RegularFile };
@@ -369,8 +375,8 @@ impl Filesystem for Fuse {
                     reply.ok();
                 }
                 Err(error) => reply.error(errno(error)),
-            }
-        });
+            },
+        );
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
@@ -413,10 +419,10 @@ impl Filesystem for Fuse {
     ) {
         let waits = flags.contains(PollFlags::FUSE_POLL_SCHEDULE_NOTIFY);
         let (hub, handle) = (Arc::clone(&self.hub), handle.0);
-        self.hub.post(self.hub.payer_at(request, handle), "poll", When::File(handle), move |view| {
-            view.settle(handle);
-            let ready = view.poll(handle, waits);
-            let by_clock = view.needs_looking_at(handle);
+        self.hub.post(self.hub.payer_at(request, handle), "poll", When::File(handle), move |tree| {
+            tree.settle(handle);
+            let ready = tree.poll(handle, waits);
+            let by_clock = tree.needs_looking_at(handle);
             // A caller can sleep although the file is ready, if it polls for other events. Histograms wake it then.
             if waits && (!ready.any() || !by_clock) {
                 hub.waits.poll(handle, notifier, by_clock);

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use super::{
     lookups::Lookups,
     notify::ProgramUpdater,
-    owner::{BorrowedTree, Jobs, LaneKind, OWN, View, When},
+    owner::{BorrowedTree, Jobs, OWN, When},
     signals::{Reader, Signals},
     state_file::StateFile,
     streams::{self, Streams},
@@ -174,17 +174,6 @@ impl Hub {
         self.jobs.post(payer, name, when, act);
     }
 
-    /// Queues a job that changes nothing ([`Jobs::look`]).
-    pub(crate) fn look(
-        &self,
-        payer: u32,
-        name: &'static str,
-        lane: LaneKind,
-        act: impl FnOnce(&View<'_>) + Send + 'static,
-    ) {
-        self.jobs.look(payer, name, lane, act);
-    }
-
     /// The number of an open file's table of user events, if it has one.
     pub(crate) fn user_file(&self, handle: u64) -> Option<u64> {
         self.jobs.files().user_file(handle)
@@ -213,9 +202,9 @@ impl Hub {
     /// Queues a job that learns about forks, execs and exits of programs with user events, and updates programs.
     pub(crate) fn learn_tasks(&self) {
         let hub = Weak::clone(&self.own);
-        self.post(OWN, "tasks", When::Alone, move |view| {
+        self.post(OWN, "tasks", When::Alone, move |tree| {
             if let Some(hub) = hub.upgrade() {
-                hub.change(view, |_| (), |()| {});
+                hub.change(tree, |_| (), |()| {});
             }
         });
     }
@@ -223,9 +212,9 @@ impl Hub {
     /// Queues a job that learns the events of loaded and unloaded modules.
     pub(crate) fn learn_modules(&self) {
         let hub = Weak::clone(&self.own);
-        self.post(OWN, "modules", When::Alone, move |view| {
+        self.post(OWN, "modules", When::Alone, move |tree| {
             if let Some(hub) = hub.upgrade() {
-                hub.change(view, |view| view.engine().learn_modules(), |()| {});
+                hub.change(tree, |tree| tree.engine().learn_modules(), |()| {});
             }
         });
     }
@@ -242,12 +231,12 @@ impl Hub {
     /// and programs with user events are updated, before the answer.
     pub(crate) fn change<T: Send + 'static>(
         &self,
-        view: &mut BorrowedTree<'_>,
+        tree: &mut BorrowedTree<'_>,
         act: impl FnOnce(&mut BorrowedTree<'_>) -> T,
         answer: impl FnOnce(T) + Send + 'static,
     ) {
-        let done = act(view);
-        let engine = view.engine();
+        let done = act(tree);
+        let engine = tree.engine();
         let effects = engine.take_effects();
         match effects.saving {
             Saving::Nothing => {}
@@ -284,9 +273,9 @@ impl Hub {
     pub(crate) fn save_now(&self) {
         *lock(&self.save_at) = None;
         let hub = Weak::clone(&self.own);
-        self.post(OWN, "save", When::Alone, move |view| {
+        self.post(OWN, "save", When::Alone, move |tree| {
             if let Some(hub) = hub.upgrade() {
-                hub.save_state(view.engine());
+                hub.save_state(tree.engine());
             }
         });
     }
@@ -322,28 +311,28 @@ impl Hub {
             return;
         }
         let hub = Weak::clone(&self.own);
-        self.post(OWN, "serve", When::Any, move |view| {
+        self.post(OWN, "serve", When::Any, move |tree| {
             let Some(hub) = hub.upgrade() else { return };
             hub.serving.store(false, Ordering::Release);
-            if !hub.serve_in(view) {
+            if !hub.serve_in(tree) {
                 hub.serve();
             }
         });
     }
 
     /// Answers waiting reads and polls that are ready. Returns `false` if another job must look at the rest.
-    fn serve_in(&self, view: &mut BorrowedTree<'_>) -> bool {
+    fn serve_in(&self, tree: &mut BorrowedTree<'_>) -> bool {
         // Printing records needs facts that take long to read.
-        if self.waits.has_reads() && !view.engine().facts.can_print() {
+        if self.waits.has_reads() && !tree.engine().facts.can_print() {
             let hub = Weak::clone(&self.own);
-            self.lookups.queue(OWN, view.lookup_of(None), move |_| {
+            self.lookups.queue(OWN, tree.lookup_of(None), move |_| {
                 if let Some(hub) = hub.upgrade() {
                     hub.serve();
                 }
             });
             return true;
         }
-        self.waits.serve(view, |handle, offset, length| self.streams.filled(handle, offset, length))
+        self.waits.serve(tree, |handle, offset, length| self.streams.filled(handle, offset, length))
     }
 
     /// Queues the job that collects the records of all instances.
@@ -359,19 +348,19 @@ impl Hub {
             return;
         }
         let hub = Weak::clone(&self.own);
-        self.post(OWN, "collect", When::Any, move |view| {
+        self.post(OWN, "collect", When::Any, move |tree| {
             let Some(hub) = hub.upgrade() else { return };
             hub.collecting.store(false, Ordering::Release);
             let since = Instant::now();
-            let mut instances = view.engine().recording();
+            let mut instances = tree.engine().recording();
             let next = *lock(&hub.next);
             let first = instances.iter().position(|instance| *instance >= next).unwrap_or(0);
             instances.rotate_left(first);
             let mut all = true;
             let leaves = !hub.collecting_all.swap(false, Ordering::AcqRel) && !hub.waits.is_awaited();
-            collect_names(view.engine());
+            collect_names(tree.engine());
             for instance in instances {
-                if leaves && leave_unread(view.engine(), instance) {
+                if leaves && leave_unread(tree.engine(), instance) {
                     continue;
                 }
                 if since.elapsed() > STEP {
@@ -379,9 +368,9 @@ impl Hub {
                     all = false;
                     break;
                 }
-                all &= view.engine().collect_some(instance);
+                all &= tree.engine().collect_some(instance);
             }
-            all &= hub.serve_in(view);
+            all &= hub.serve_in(tree);
             if !all {
                 if leaves {
                     hub.collect();

@@ -25,17 +25,17 @@ pub(crate) fn serve(hub: &Arc<Hub>, caller: Caller, request: Request, reply: Rep
     let its = Weak::clone(&ours);
     let access: Access = Arc::new(move |act| {
         if let Some(hub) = its.upgrade() {
-            hub.post(payer, "ioctl", When::Alone, move |view| act(view.engine()));
+            hub.post(payer, "ioctl", When::Alone, move |tree| act(tree.engine()));
         }
     });
     let answer = move |done: Result<(), rustix::io::Errno>| {
         let Some(hub) = ours.upgrade() else { return };
         let its = Weak::clone(&ours);
-        hub.post(payer, "answer", When::Alone, move |view| {
+        hub.post(payer, "answer", When::Alone, move |tree| {
             drop(charge);
             let Some(hub) = its.upgrade() else { return };
             hub.change(
-                view,
+                tree,
                 |_| done,
                 move |done| match done {
                     Ok(()) => reply.ioctl(0, &[]),

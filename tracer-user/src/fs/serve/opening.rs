@@ -34,15 +34,15 @@ impl Opening {
 
     fn queue(self, hub: &Arc<Hub>, when: When, reply: ReplyOpen, charge: Charge, put_off: u32) {
         let ours = Arc::clone(hub);
-        hub.post(self.access.payer, "open", when, move |view| {
-            self.open(&ours, view, when, reply, charge, put_off);
+        hub.post(self.access.payer, "open", when, move |tree| {
+            self.open(&ours, tree, when, reply, charge, put_off);
         });
     }
 
     fn open(
         self,
         hub: &Arc<Hub>,
-        view: &mut BorrowedTree<'_>,
+        tree: &mut BorrowedTree<'_>,
         when: When,
         reply: ReplyOpen,
         charge: Charge,
@@ -51,24 +51,24 @@ impl Opening {
         let Self { ino, mut access, pid, .. } = self;
         let file = inodes::file(ino);
         // Shells open with `O_TRUNC` for each `>`. Only emptying a file must wait for the operation that is running.
-        access.truncate &= access.write && view.truncates(file);
+        access.truncate &= access.write && tree.truncates(file);
         if access.truncate && when != When::Alone {
             return self.queue(hub, When::Alone, reply, charge, put_off);
         }
-        Hub::modules_now(view.engine());
+        Hub::modules_now(tree.engine());
         // Root may have this inode open since only root could. A path leads to another one.
-        let opened = || view.attributes(file).is_ok_and(|found| found.opened);
+        let opened = || tree.attributes(file).is_ok_and(|found| found.opened);
         if access.payer != 0 && access.write && inodes::is_shared(ino) && opened() {
             return reply.error(Errno::ESTALE);
         }
         // A reader of `trace` starts with the records that exist now.
-        if access.read && put_off < PATIENCE && !view.settle_file(file) {
+        if access.read && put_off < PATIENCE && !tree.settle_file(file) {
             return self.queue(hub, when, reply, charge, put_off + 1);
         }
-        let (handle, stream) = match view.open(file, access, pid) {
+        let (handle, stream) = match tree.open(file, access, pid) {
             Ok(opened) => opened,
             Err(error) if access.truncate => {
-                return hub.change(view, |_| (), move |()| reply.error(errno(error)));
+                return hub.change(tree, |_| (), move |()| reply.error(errno(error)));
             }
             Err(error) => return reply.error(errno(error)),
         };
@@ -76,7 +76,7 @@ impl Opening {
         // Files have no size, and the kernel must not cache their contents. Older kernels can map a file only without
         // direct I/O.
         let mut how = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH;
-        if view.page(handle).is_some() {
+        if tree.page(handle).is_some() {
             hub.updater.open_page(handle, ino);
             if !hub.maps_directly() {
                 how = FopenFlags::FOPEN_NOFLUSH;
@@ -86,7 +86,7 @@ impl Opening {
             how |= FopenFlags::FOPEN_NONSEEKABLE | FopenFlags::FOPEN_STREAM;
         }
         let answer = move || reply.opened(FileHandle(handle), how);
-        if access.read && view.has_pages(handle) {
+        if access.read && tree.has_pages(handle) {
             // After the answer the kernel locks all pages of the file.
             hub.waits.end_pages(ino);
             let its = Arc::clone(hub);
@@ -100,7 +100,7 @@ impl Opening {
         }
         if access.truncate {
             // Emptying the file may have disabled events.
-            hub.change(view, |_| (), move |()| answer());
+            hub.change(tree, |_| (), move |()| answer());
         } else {
             answer();
         }

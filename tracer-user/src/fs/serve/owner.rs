@@ -338,7 +338,7 @@ impl Jobs {
             let mut tree = lock(&self.tree);
             tree.engine().begin_step(job.name);
             if job.when == When::Lookup {
-                // In a turn within another operation, the names stay as they are.
+                // A lookup that has a turn within another operation finds the events that are known.
                 tree.engine().learn_modules();
             }
             job.act.run(tree.engine(), &self.files);

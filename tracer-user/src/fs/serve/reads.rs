@@ -84,14 +84,14 @@ impl Read {
 
     fn queue(self, hub: &Arc<Hub>, reply: ReplyData, attempt: Attempt) {
         let ours = Arc::clone(hub);
-        hub.post(self.payer, "read", When::File(self.handle), move |view| {
-            self.serve(&ours, view, reply, attempt);
+        hub.post(self.payer, "read", When::File(self.handle), move |tree| {
+            self.serve(&ours, tree, reply, attempt);
         });
     }
 
-    fn serve(self, hub: &Arc<Hub>, view: &mut BorrowedTree<'_>, reply: ReplyData, attempt: Attempt) {
+    fn serve(self, hub: &Arc<Hub>, tree: &mut BorrowedTree<'_>, reply: ReplyData, attempt: Attempt) {
         if attempt.number == 0
-            && let Some(lookup) = view.lookup_for(self.handle, self.offset)
+            && let Some(lookup) = tree.lookup_for(self.handle, self.offset)
         {
             let Some(charge) = attempt.charge.or_else(|| self.charge(hub)) else {
                 return reply.error(Errno::EAGAIN);
@@ -105,7 +105,7 @@ impl Read {
                 self.queue(&ours, reply, Attempt { number: 1, text: attempt.text, charge });
             });
         }
-        self.records(hub, view, reply, attempt);
+        self.records(hub, tree, reply, attempt);
     }
 
     /// Answers a read of a file that can be mapped: the page for a mapping, the text for a read(2). Before 6.6 a
@@ -144,8 +144,8 @@ impl Read {
     /// the pages, which mappings see as long as they are cached, only after the last one.
     fn cached_text(self, hub: &Arc<Hub>, reply: ReplyData) {
         let ours = Arc::clone(hub);
-        hub.post(self.payer, "read", When::File(self.handle), move |view| {
-            match view.read(self.handle, self.offset, self.size) {
+        hub.post(self.payer, "read", When::File(self.handle), move |tree| {
+            match tree.read(self.handle, self.offset, self.size) {
                 Ok(Outcome::Data(data)) => {
                     reply.data(&data);
                     if data.len() == self.size {
@@ -160,11 +160,11 @@ impl Read {
         });
     }
 
-    fn records(self, hub: &Arc<Hub>, view: &mut BorrowedTree<'_>, reply: ReplyData, attempt: Attempt) {
-        if attempt.number < PATIENCE && !view.settle(self.handle) {
+    fn records(self, hub: &Arc<Hub>, tree: &mut BorrowedTree<'_>, reply: ReplyData, attempt: Attempt) {
+        if attempt.number < PATIENCE && !tree.settle(self.handle) {
             return self.queue(hub, reply, Attempt { number: attempt.number + 1, ..attempt });
         }
-        let pages = view.has_pages(self.handle);
+        let pages = tree.has_pages(self.handle);
         let page = if self.of_page && pages {
             hub.streams.page_read(self.handle, self.offset)
         } else {
@@ -175,12 +175,12 @@ impl Read {
         }
         // The page stays locked until the read is answered, so only reads of a stream in order may wait.
         let may_wait = if self.of_page { pages && page == PageRead::Waits } else { true };
-        match view.begin_text(self.handle, self.offset, attempt.text) {
+        match tree.begin_text(self.handle, self.offset, attempt.text) {
             Ok(Some(begun)) => return self.text(hub, begun, reply, attempt.charge),
             Ok(None) => {}
             Err(error) => return reply.error(errno(error)),
         }
-        match view.read(self.handle, self.offset, self.size) {
+        match tree.read(self.handle, self.offset, self.size) {
             Ok(Outcome::Data(data)) => {
                 if self.of_page {
                     hub.streams.filled(self.handle, self.offset, data.len());

@@ -103,7 +103,7 @@ impl Waits {
 
     /// Answers the reads that have data and notifies the polls of files that are ready. Returns `false` if the caller
     /// must call again for the rest. Calls `filled` for each page that was filled.
-    pub(crate) fn serve(&self, view: &mut BorrowedTree<'_>, filled: impl Fn(u64, u64, usize)) -> bool {
+    pub(crate) fn serve(&self, tree: &mut BorrowedTree<'_>, filled: impl Fn(u64, u64, usize)) -> bool {
         let since = Instant::now();
         let mut waiting = std::mem::take(&mut *lock(&self.reads));
         let mut left = Vec::new();
@@ -116,12 +116,12 @@ impl Waits {
                 all = false;
                 break;
             }
-            if view.files().is_busy(read.handle) || !settle(view, &mut settled, read.handle) {
+            if tree.files().is_busy(read.handle) || !settle(tree, &mut settled, read.handle) {
                 left.push(read);
                 all = false;
                 continue;
             }
-            match view.read(read.handle, 0, read.size) {
+            match tree.read(read.handle, 0, read.size) {
                 Ok(Outcome::Data(data)) => {
                     if let Some((_, offset)) = read.page {
                         filled(read.handle, offset, data.len());
@@ -139,7 +139,7 @@ impl Waits {
         // The next call takes from the end, so it begins with the reads that were not looked at.
         left.append(&mut waiting);
         lock(&self.reads).append(&mut left);
-        self.wake(view, &mut settled, since) && all
+        self.wake(tree, &mut settled, since) && all
     }
 
     fn answered(&self, reads: usize) {
@@ -149,7 +149,7 @@ impl Waits {
     /// Notifies the polls of files that are ready. Returns whether all polls were looked at.
     fn wake(
         &self,
-        view: &mut BorrowedTree<'_>,
+        tree: &mut BorrowedTree<'_>,
         settled: &mut HashMap<InstanceId, bool>,
         since: Instant,
     ) -> bool {
@@ -172,7 +172,7 @@ impl Waits {
                 continue;
             };
             for (handle, is_old) in part {
-                self.wake_one(view, settled, handle, is_old);
+                self.wake_one(tree, settled, handle, is_old);
             }
             next = last + 1;
             if since.elapsed() > STEP {
@@ -184,17 +184,17 @@ impl Waits {
 
     fn wake_one(
         &self,
-        view: &mut BorrowedTree<'_>,
+        tree: &mut BorrowedTree<'_>,
         settled: &mut HashMap<InstanceId, bool>,
         handle: u64,
         is_old: bool,
     ) {
         if !is_old {
-            if view.files().is_busy(handle) {
+            if tree.files().is_busy(handle) {
                 return;
             }
-            settle(view, settled, handle);
-            if !view.is_awaited(handle) {
+            settle(tree, settled, handle);
+            if !tree.is_awaited(handle) {
                 return;
             }
         }
@@ -257,7 +257,7 @@ impl Waits {
 }
 
 /// Collects the records for an open file, once for each instance. Returns whether all were collected.
-fn settle(view: &mut BorrowedTree<'_>, settled: &mut HashMap<InstanceId, bool>, handle: u64) -> bool {
-    let Some(instance) = view.instance_of(handle) else { return true };
-    *settled.entry(instance).or_insert_with(|| view.settle(handle))
+fn settle(tree: &mut BorrowedTree<'_>, settled: &mut HashMap<InstanceId, bool>, handle: u64) -> bool {
+    let Some(instance) = tree.instance_of(handle) else { return true };
+    *settled.entry(instance).or_insert_with(|| tree.settle(handle))
 }
