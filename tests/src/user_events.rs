@@ -63,12 +63,12 @@ impl Word {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Changes events by `change`, and checks that the word has this value when the change returns. A change that has
-    /// waited for the program as long as it may returns before.
+    /// Changes events by `change`, and checks that the word has this value when the change returns. The word may get it
+    /// later only if the change has waited for the program as long as a change waits ([`CHANGE`]).
     ///
     /// # Errors
     /// The error of the change, or another value.
-    pub fn is_set(&self, value: u32, change: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
+    pub fn becomes(&self, value: u32, change: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
         let start = Instant::now();
         change()?;
         let (took, now) = (start.elapsed(), self.get());

@@ -86,7 +86,7 @@ fn a_write_whose_data_never_arrives_delays_no_other_user() {
         // The mirror is still whole.
         let (data, word) = (Data::open(dir)?, Word::default());
         in_step("register", data.register("mine u32 a", &word, 0, 0))?;
-        word.is_set(1, || set(dir, "events/user_events/mine/enable", "1"))?;
+        word.becomes(1, || set(dir, "events/user_events/mine/enable", "1"))?;
         mirror.stop()?.success().map(drop)
     });
 }

@@ -187,7 +187,7 @@ fn clients_that_wait_forever_block_no_other_client() {
         in_step("register", data.register("mine u32 a", &word, 0, 0))?;
         let mut other = Client::start(USER - 1, &["flood", path, "1"])?;
         ensure!(other.line()?.contains("made 1 "), "another client is refused");
-        word.is_set(1, || set(dir, "events/user_events/mine/enable", "1"))?;
+        word.becomes(1, || set(dir, "events/user_events/mine/enable", "1"))?;
         let served = asking.elapsed();
         // As many requests of the crowd wait as one uid may have, and all others are refused at once.
         let line = crowd.line()?;
@@ -337,7 +337,7 @@ fn a_client_has_a_limit_of_events_and_no_persistent_ones() {
         let most = took.as_millis() / SAVE_INTERVAL.as_millis() + 2;
         ensure!((1..=most.min(u128::from(roots / 4))).contains(&kept), "{kept} times in {took:?}");
         in_step("register", data.register("last u32 a", &word, 0, 0))?;
-        word.is_set(1, || set(dir, "events/user_events/last/enable", "1"))?;
+        word.becomes(1, || set(dir, "events/user_events/last/enable", "1"))?;
         drop((client, data));
         mirror.stop()?.success().map(drop)
     });
@@ -430,7 +430,7 @@ fn a_client_reaches_its_limits_and_root_is_served() {
             ensure!(record.contains(&format!("beside {what}")), "{record}");
             let (data, word) = (Data::open(dir)?, Word::default());
             in_step("register", data.register(&format!("served_{index} u32 a"), &word, 0, 0))?;
-            word.is_set(1, || set(dir, &format!("events/user_events/served_{index}/enable"), "1"))
+            word.becomes(1, || set(dir, &format!("events/user_events/served_{index}/enable"), "1"))
                 .context(what)?;
             // The end of the client releases its resources.
             drop(client);
@@ -463,7 +463,7 @@ fn events_do_not_hide_files_and_the_page_is_not_written() {
         }
         let listed = fs::read_dir(dir.join("events/user_events"))?.filter_map(Result::ok).count();
         ensure!(listed == 3, "{listed} names");
-        word.is_set(0b111, || set(dir, "events/user_events/enable", "1"))?;
+        word.becomes(0b111, || set(dir, "events/user_events/enable", "1"))?;
         let mut client = Client::start(USER, &["page", dir.to_str().context("a path")?])?;
         ensure!(client.child.wait()?.success());
         mirror.stop()?.success().map(drop)
@@ -494,7 +494,7 @@ fn a_killed_helper_is_replaced_and_nothing_is_forgotten() {
                 Ok(word.get() & 1 << 5 != 0 && matches!(done, Ok(_) | Err(libc::EADDRINUSE)))
             })?;
         }
-        word.is_set(0, || set(dir, "events/user_events/kept/enable", "0"))?;
+        word.becomes(0, || set(dir, "events/user_events/kept/enable", "0"))?;
         mirror.stop()?.success().map(drop)
     });
 }

@@ -97,8 +97,8 @@ fn an_event_exists_as_long_as_it_is_held() {
         ensure!(in_step("other file", other.register("two s64 x", &word, 7, 0))? == 0);
         ensure!(other.write(1, &[0; 8]) == Err(libc::ENOENT));
 
-        word.is_set(1 << 3 | 1 << 5, || set(dir, "events/user_events/one/enable", "1"))?;
-        word.is_set(0b1011_1000, || set(dir, "events/user_events/enable", "1"))?;
+        word.becomes(1 << 3 | 1 << 5, || set(dir, "events/user_events/one/enable", "1"))?;
+        word.becomes(0b1011_1000, || set(dir, "events/user_events/enable", "1"))?;
         // A child has a copy of the registration, which the mirror updates. The child can unregister its copy.
         let code = in_child(|| {
             let mut failed = 0;
@@ -121,7 +121,7 @@ fn an_event_exists_as_long_as_it_is_held() {
         let status = text(dir, "user_events_status")?;
         ensure!(status.starts_with("one # Used by ftrace\ntwo # Used by ftrace\nfour"), "{status}");
         ensure!(status.contains("\nActive: 3\n"), "{status}");
-        word.is_set(0, || set(dir, "events/user_events/enable", "0"))?;
+        word.becomes(0, || set(dir, "events/user_events/enable", "0"))?;
         for bit in [3, 5] {
             in_step("unregister", data.unregister(&word, bit))?;
         }
@@ -490,7 +490,7 @@ fn a_client_that_forks_endlessly_blocks_no_other_client() {
         in_step("register", data.register("mine u32 a", &word, 0, 0))?;
         let change = |round: u32| {
             let (since, on) = (Instant::now(), round % 2);
-            word.is_set(on, || set(dir, "events/user_events/mine/enable", &on.to_string()))
+            word.becomes(on, || set(dir, "events/user_events/mine/enable", &on.to_string()))
                 .with_context(|| format!("round {round}"))?;
             anyhow::Ok(since.elapsed())
         };
