@@ -226,7 +226,7 @@ fn turn_many_on(mounted: &Mounted) -> Result<(String, usize)> {
         }
     }
     let (count, system) = systems.into_iter().max().context("no events")?;
-    set(dir, "set_event_pid", &std::process::id().to_string())?;
+    set(dir, "set_event_pid", &rustix::thread::gettid().as_raw_nonzero().to_string())?;
     set(dir, &format!("events/{system}/enable"), "1")?;
     let hooks = descriptors(mounted.pid(), "perf_event");
     ensure!(hooks > 32, "{count} events of {system}, {hooks} on perf tracepoints");
@@ -243,7 +243,7 @@ fn gone(closers: impl Fn() -> Result<bool>, start: Instant) -> Result<()> {
     Ok(())
 }
 
-/// Locks out the other test: the two tests below would see each other's processes.
+/// Held by one test at a time: the tests below would see each other's processes.
 static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -266,6 +266,81 @@ fn a_daemon_with_many_events_on_ends_at_once_and_leaves_no_program() {
     });
 }
 
+/// The guard process of a daemon.
+fn guard_of(daemon: u32) -> Result<u32> {
+    let guards: Vec<u32> =
+        all_closers()?.into_iter().filter(|(_, parent)| *parent == daemon).map(|(pid, _)| pid).collect();
+    ensure!(guards.len() == 1, "guarded by {guards:?}");
+    Ok(guards[0])
+}
+
+/// Waits until a guard holds at least this many perf events.
+fn guarded(guard: u32, events: usize) -> Result<()> {
+    let start = Instant::now();
+    while descriptors(guard, "perf_event") < events {
+        ensure!(start.elapsed() < Duration::from_secs(30), "few are guarded");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// Number of records of a file's end in a buffer, which is emptied before.
+fn records_of_files(dir: &Path) -> Result<usize> {
+    set(dir, "trace", "")?;
+    let path = std::env::temp_dir().join("tracer-hooks-file");
+    let file = File::create(&path)?;
+    file.set_len(1 << 20)?;
+    file.sync_all()?;
+    std::fs::remove_file(&path)?;
+    Ok(bodies(&text(dir, "trace")?).len())
+}
+
+#[test]
+fn disabled_events_leave_their_hooks_and_are_enabled_again() {
+    host::as_root(|| {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mounted = Mounted::start("off")?;
+        let (dir, daemon) = (mounted.dir(), mounted.pid());
+        // The mirror's own programs, and an event that stays enabled.
+        set(dir, "events/sched/sched_process_exec/enable", "1")?;
+        let links = settled(daemon, "bpf_link");
+        let (system, _) = turn_many_on(&mounted)?;
+        let guard = guard_of(daemon)?;
+        let hooks = settled(daemon, "perf_event");
+        guarded(guard, hooks / 2)?;
+        let records = records_of_files(dir)?;
+        let enable = format!("events/{system}/enable");
+        let start = Instant::now();
+        set(dir, &enable, "0")?;
+        // The guard may hold the link of the event that stays enabled.
+        let left = || [daemon, guard].map(|pid| descriptors(pid, "bpf_link").saturating_sub(links));
+        while left() != [0, 0] {
+            ensure!(
+                start.elapsed() < Duration::from_secs(60),
+                "links stay in daemon and guard: {:?}",
+                left()
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // With the lock of a process that enables many events, perf events stay open for a while.
+        let opening = File::open("/sys/kernel/btf/vmlinux").context("BTF")?;
+        flock(&opening, FlockOperation::LockShared)?;
+        let events = descriptors(daemon, "perf_event");
+        println!("{hooks} hooks are free after {:?}, {events} perf events are open", start.elapsed());
+        ensure!(records_of_files(dir)? == 0, "records of disabled events");
+        set(dir, &enable, "1")?;
+        println!("{} perf events after they were enabled again", descriptors(daemon, "perf_event"));
+        guarded(guard, hooks / 2)?;
+        let again = records_of_files(dir)?;
+        println!("{records} records before, {again} after");
+        ensure!(records > 0 || host::part() > 1, "no records of files");
+        ensure!((records == 0) == (again == 0), "{records} records before, {again} after");
+        drop(opening);
+        mounted.stop()?;
+        Ok(())
+    });
+}
+
 #[test]
 fn a_killed_daemon_with_many_events_ends_at_once_and_the_next_one_continues() {
     host::as_root(|| {
@@ -274,14 +349,8 @@ fn a_killed_daemon_with_many_events_ends_at_once_and_the_next_one_continues() {
         let dir = mounted.dir().to_owned();
         let (system, hooks) = turn_many_on(&mounted)?;
         let daemon = mounted.pid();
-        let guards: Vec<u32> =
-            all_closers()?.into_iter().filter(|(_, parent)| *parent == daemon).map(|(pid, _)| pid).collect();
-        ensure!(guards.len() == 1, "guarded by {guards:?}");
-        let start = Instant::now();
-        while descriptors(guards[0], "perf_event") < hooks / 2 {
-            ensure!(start.elapsed() < Duration::from_secs(30), "few are guarded");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let guard = guard_of(daemon)?;
+        guarded(guard, hooks / 2)?;
         let mut reader = std::process::Command::new("cat")
             .arg(dir.join("trace_pipe"))
             .stdout(std::process::Stdio::null())
@@ -303,7 +372,7 @@ fn a_killed_daemon_with_many_events_ends_at_once_and_the_next_one_continues() {
         let start = Instant::now();
         mounted.kill();
         println!("{hooks} perf tracepoints: gone after {:?}", start.elapsed());
-        let left = descriptors(guards[0], "perf_event");
+        let left = descriptors(guard, "perf_event");
         ensure!(left > 0, "the daemon closed all by itself");
         drop(opening);
         let error = std::fs::metadata(dir.join("trace")).err().and_then(|error| error.raw_os_error());
@@ -317,6 +386,6 @@ fn a_killed_daemon_with_many_events_ends_at_once_and_the_next_one_continues() {
         set(&dir, &enable, "1")?;
         println!("and the next one had them on after {:?}", start.elapsed());
         next.stop_within(Duration::from_secs(60))?;
-        gone(|| Ok(all_closers()?.iter().any(|(pid, _)| *pid == guards[0])), start)
+        gone(|| Ok(all_closers()?.iter().any(|(pid, _)| *pid == guard)), start)
     });
 }

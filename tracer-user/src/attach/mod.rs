@@ -31,7 +31,7 @@ pub use attached::functions::{FunctionLinks, LinkedFunctions};
 pub use attached::hist::{
     Counts, HistContents, HistContext, attach as attach_hist, part as hist_part, replace as replace_hist,
 };
-pub use attached::lifecycle::{Attached, Dispatch, Parked, Planned, detach_all, detach_late};
+pub use attached::lifecycle::{Attached, Dispatch, Parked, Planned, detach_all, detach_late, detach_parked};
 pub use attached::relay::{Relayed, relayed};
 pub use close::guard::{DETACH_MAX, Guard, INLINE_CLOSE_MAX, hand_over, hold};
 pub use close::opening::{CloseThrottle, LOCK_FILE, Opening, close};

@@ -15,7 +15,7 @@
 use std::{os::fd::OwnedFd, sync::Arc};
 
 use super::{
-    chain::ChainPlace,
+    chain::{ChainPlace, close_together},
     entry::{self, Entry, OwnGate},
 };
 use crate::{
@@ -77,7 +77,7 @@ pub struct Planned {
 }
 
 /// A disabled event that is still linked. [`crate::attach::Session::resume`] enables it again. Dropping it closes the
-/// link of its chain in this thread, where the kernel may wait for all CPUs.
+/// link of its chain in this thread, where the kernel may wait for all CPUs. [`detach_parked`] drops many.
 #[derive(Debug)]
 pub struct Parked(pub(crate) Attached);
 
@@ -208,6 +208,14 @@ impl Parked {
     fn take_apart(mut self) -> Option<[OwnedFd; 2]> {
         self.0.chain.take().and_then(|chain| chain.leave())?.into_perf()
     }
+}
+
+/// Detaches parked events. The links of tracepoints without another consumer are closed in parallel, because the kernel
+/// waits for all CPUs at each. Their slots are free after that. Perf events without a link have no effect. A thread
+/// closes them one by one, and until then they can be used again.
+pub fn detach_parked(mut parked: Vec<Parked>) {
+    let chains = parked.iter_mut().filter_map(|Parked(attached)| attached.chain.take());
+    close_together(chains.filter_map(|chain| chain.leave()).collect());
 }
 
 /// Detaches events for good. Their perf events are closed while no tracer opens any, which can take seconds.

@@ -6,11 +6,10 @@
 //! has nothing to close when the tracer ends. The guard then closes links in parallel and events one by one, and pauses
 //! while other tracers enable events. While the tracer lives, the guard sleeps.
 //!
-//! Messages on the socket between the two processes:
-//!
-//! - Numbers with as many descriptors: the guard holds the descriptors.
-//! - Numbers alone: the guard releases their descriptors.
-//! - One byte: the guard releases all descriptors and answers with one byte.
+//! Messages on the socket to the guard begin with a byte that says what they ask ([`Message`]). Numbers follow. The guard
+//! answers with one byte once it has released descriptors. Only then this process closes its own: so the guard never
+//! closes the last descriptor of a link or event, which takes the kernel long, and a link that was closed has no effect
+//! any more. A guard that does not answer in time is told to end. Slots whose links it may still hold stay in use.
 //!
 //! The end of the socket means that the other process has ended.
 //!
@@ -23,7 +22,7 @@ use std::{
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -33,7 +32,7 @@ use rustix::{
     event::{PollFd, PollFlags, poll},
     net::{
         RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-        SendFlags, recv, recvmsg, send, sendmsg,
+        SendFlags, Shutdown, recv, recvmsg, send, sendmsg, shutdown,
     },
     time::Timespec,
 };
@@ -53,6 +52,32 @@ pub const DETACH_MAX: usize = 256;
 /// How long the guard may take to release its descriptors.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// What a message asks the guard to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Message {
+    /// To hold as many descriptors as there are numbers.
+    Hold = b'h',
+    /// To release the descriptors of these numbers, and to answer.
+    Release = b'r',
+    /// To release all descriptors, and to answer.
+    ReleaseAll = b'a',
+}
+
+impl Message {
+    const ALL: [Self; 3] = [Self::Hold, Self::Release, Self::ReleaseAll];
+
+    fn bytes(self, numbers: impl Iterator<Item = u32>) -> Vec<u8> {
+        std::iter::once(self as u8).chain(numbers.flat_map(u32::to_ne_bytes)).collect()
+    }
+
+    fn read(bytes: &[u8]) -> Option<(Self, impl Iterator<Item = u32>)> {
+        let (kind, numbers) = bytes.split_first()?;
+        let kind = Self::ALL.into_iter().find(|known| *known as u8 == *kind)?;
+        Some((kind, numbers.as_chunks().0.iter().map(|number| u32::from_ne_bytes(*number))))
+    }
+}
+
 /// The socket to the guard process.
 #[derive(Debug)]
 pub struct Guard {
@@ -60,12 +85,18 @@ pub struct Guard {
     next: AtomicU32,
     /// Number of events that the guard holds.
     held: AtomicUsize,
+    /// Whether it takes no messages any more. It may still hold descriptors: a process closes its socket first when it
+    /// ends.
     gone: AtomicBool,
     dismissed: AtomicBool,
     left: AtomicBool,
+    /// Held from a request to its answer.
+    request: Mutex<()>,
+    patience: Duration,
 }
 
-/// The guard holds an event's descriptors until this is dropped.
+/// The guard holds an event's descriptors until this is dropped. Drop it before this process's descriptors of the
+/// event.
 #[derive(Debug)]
 pub(crate) struct HeldDescriptors {
     guard: Arc<Guard>,
@@ -75,13 +106,19 @@ pub(crate) struct HeldDescriptors {
 impl Guard {
     /// Takes a socket of sequenced packets; the process at its other end calls [`hold`].
     pub fn new(socket: OwnedFd) -> Self {
+        Self::with_patience(socket, PATIENCE)
+    }
+
+    fn with_patience(socket: OwnedFd, patience: Duration) -> Self {
         Self {
             socket,
             next: AtomicU32::new(0),
             held: AtomicUsize::new(0),
             gone: AtomicBool::new(false),
+            patience,
             dismissed: AtomicBool::new(false),
             left: AtomicBool::new(false),
+            request: Mutex::new(()),
         }
     }
 
@@ -107,10 +144,17 @@ impl Guard {
 
     fn is_sent(&self, sent: Result<usize, Errno>) -> Option<()> {
         if let Err(errno) = sent {
-            tracing::warn!("nobody closes events if this process is killed: {errno}");
-            self.gone.store(true, Ordering::Relaxed);
+            self.end(errno);
         }
         sent.is_ok().then_some(())
+    }
+
+    /// Tells the guard to end, which closes what it holds.
+    fn end(&self, errno: Errno) {
+        tracing::warn!("nobody closes events if this process is killed: {errno}");
+        self.gone.store(true, Ordering::Relaxed);
+        // Fails if the guard has ended.
+        let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
     fn hold(&self, numbered: &[(u32, BorrowedFd<'_>)]) -> Option<()> {
@@ -120,16 +164,41 @@ impl Guard {
     /// Makes the guard release all descriptors, and waits for that. Afterwards this process closes the last reference
     /// to each.
     pub fn dismiss(&self) {
-        if self.is_gone() || self.is_sent(send(&self.socket, b"\n", SendFlags::NOSIGNAL)).is_none() {
-            return;
+        if self.request(&Message::ReleaseAll.bytes(std::iter::empty())) {
+            self.dismissed.store(true, Ordering::Relaxed);
         }
-        self.dismissed.store(true, Ordering::Relaxed);
-        let timeout = Timespec::try_from(PATIENCE).ok();
+    }
+
+    /// Makes the guard release the descriptors of these numbers, and waits for that. Returns whether it holds none of
+    /// them for sure.
+    fn release(&self, numbers: &[u32]) -> bool {
+        if self.dismissed.load(Ordering::Relaxed) {
+            return true;
+        }
+        if self.left.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut is_released = true;
+        for part in numbers.chunks(BATCH) {
+            is_released &= self.request(&Message::Release.bytes(part.iter().copied()));
+        }
+        is_released
+    }
+
+    /// Sends a request and waits for the answer. Returns whether the guard answered.
+    fn request(&self, bytes: &[u8]) -> bool {
+        let _held = self.request.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_gone() || self.is_sent(send(&self.socket, bytes, SendFlags::NOSIGNAL)).is_none() {
+            return false;
+        }
+        let timeout = Timespec::try_from(self.patience).ok();
         let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], timeout.as_ref());
-        let answered = recv(&self.socket, &mut [0; 1], RecvFlags::DONTWAIT);
-        if !matches!(answered, Ok((1, _))) {
-            self.gone.store(true, Ordering::Relaxed);
+        match recv(&self.socket, &mut [0; 1], RecvFlags::DONTWAIT) {
+            Ok((1, _)) => return true,
+            Ok(_) => self.end(Errno::PIPE),
+            Err(errno) => self.end(errno),
         }
+        false
     }
 
     /// Passes detached perf events to the guard, which closes them when this end of the socket is closed. Returns the
@@ -157,11 +226,26 @@ impl HeldDescriptors {
 impl Drop for HeldDescriptors {
     fn drop(&mut self) {
         self.guard.held.fetch_sub(1, Ordering::Relaxed);
-        if !self.guard.is_gone() && !self.guard.dismissed.load(Ordering::Relaxed) && !self.is_left() {
-            let numbers = [self.number, self.number | LINK].map(u32::to_ne_bytes).concat();
-            self.guard.is_sent(send(&self.guard.socket, &numbers, SendFlags::NOSIGNAL));
+        self.guard.release(&[self.number, self.number | LINK]);
+    }
+}
+
+/// Makes the guards release the links of these events, and waits for that. They hold the events until the
+/// [`HeldDescriptors`] are dropped. Returns whether no guard holds one of the links any more.
+pub(crate) fn release_links<'a>(held: impl Iterator<Item = &'a HeldDescriptors>) -> bool {
+    let mut numbers: Vec<(&Guard, Vec<u32>)> = Vec::new();
+    for HeldDescriptors { guard, number } in held {
+        let link = number | LINK;
+        match numbers.iter_mut().find(|(other, _)| std::ptr::eq(*other, &raw const **guard)) {
+            Some((_, numbers)) => numbers.push(link),
+            None => numbers.push((guard, vec![link])),
         }
     }
+    let mut is_released = true;
+    for (guard, numbers) in numbers {
+        is_released &= guard.release(&numbers);
+    }
+    is_released
 }
 
 /// An attached event whose descriptors the guard process can hold.
@@ -175,6 +259,9 @@ pub(crate) trait Guarded {
 
 /// Passes the descriptors of these events to the guard, except those that it already holds.
 pub(crate) fn guard<'a, T: Guarded + 'a>(guard: &Arc<Guard>, events: impl Iterator<Item = &'a mut T>) {
+    if guard.is_gone() {
+        return;
+    }
     let mut new: Vec<(u32, &mut T)> =
         events.filter(|event| event.unguarded().is_some()).map(|event| (guard.next(), event)).collect();
     for part in new.chunks_mut(BATCH / 2) {
@@ -207,7 +294,7 @@ fn send_all(socket: &OwnedFd, numbered: &[(u32, BorrowedFd<'_>)]) -> Result<(), 
 }
 
 fn send_held(socket: &OwnedFd, numbered: &[(u32, BorrowedFd<'_>)]) -> Result<usize, Errno> {
-    let numbers: Vec<u8> = numbered.iter().flat_map(|(number, _)| number.to_ne_bytes()).collect();
+    let numbers = Message::Hold.bytes(numbered.iter().map(|(number, _)| *number));
     let fds: Vec<BorrowedFd<'_>> = numbered.iter().map(|(_, fd)| *fd).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
     let mut message = SendAncillaryBuffer::new(&mut space);
@@ -233,37 +320,40 @@ fn receive(socket: BorrowedFd<'_>) -> Result<HashMap<u32, OwnedFd>, Errno> {
     loop {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
         let mut message = RecvAncillaryBuffer::new(&mut space);
-        let mut bytes = [0; 4 * BATCH];
+        let mut bytes = [0; 1 + 4 * BATCH];
         let came = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut message, RecvFlags::CMSG_CLOEXEC);
         let came = match came {
             Err(Errno::INTR) => continue,
             came => came?.bytes,
         };
-        match came {
-            0 => return Ok(held),
-            1 => {
+        let Some((kind, numbers)) = Message::read(bytes.get(..came).unwrap_or_default()) else {
+            return Ok(held);
+        };
+        match kind {
+            Message::Hold => {
+                let rights = message.drain().filter_map(|part| match part {
+                    RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+                    _ => None,
+                });
+                held.extend(numbers.zip(rights.flatten()));
+            }
+            Message::Release => {
+                for number in numbers {
+                    held.remove(&number);
+                }
+                answer(socket);
+            }
+            Message::ReleaseAll => {
                 held.clear();
-                // Fails if the other side ended, which then waits for no answer.
-                let _ = send(socket, b"\n", SendFlags::NOSIGNAL);
-                continue;
+                answer(socket);
             }
-            _ => {}
-        }
-        let (numbers, _) = bytes.get(..came).unwrap_or_default().as_chunks();
-        let mut fds = Vec::new();
-        for part in message.drain() {
-            if let RecvAncillaryMessage::ScmRights(rights) = part {
-                fds.extend(rights);
-            }
-        }
-        if fds.is_empty() {
-            for number in numbers {
-                held.remove(&u32::from_ne_bytes(*number));
-            }
-        } else {
-            held.extend(numbers.iter().map(|number| u32::from_ne_bytes(*number)).zip(fds));
         }
     }
+}
+
+/// Answers a request. Fails if the other side ended, which then waits for no answer.
+fn answer(socket: BorrowedFd<'_>) {
+    let _ = send(socket, b"\n", SendFlags::NOSIGNAL);
 }
 
 #[cfg(test)]
@@ -311,6 +401,50 @@ mod tests {
     }
 
     #[test]
+    fn the_guard_has_released_a_link_when_it_answers() {
+        let (ours, theirs) = pair();
+        let ((event, event_sent), (link, link_sent)) = (pipes(1), pipes(1));
+        let receiver = std::thread::spawn(move || receive(theirs.as_fd()).unwrap());
+        let guard = Arc::new(Guard::new(ours));
+        guard.hold(&[(5, event_sent[0].as_fd()), (5 | LINK, link_sent[0].as_fd())]).unwrap();
+        drop((event_sent, link_sent));
+        let held = HeldDescriptors::new(&guard, 5);
+        assert!(release_links([&held].into_iter()));
+        let is_closed = |read: &OwnedFd| {
+            let mut polled = [PollFd::new(read, PollFlags::IN)];
+            poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+        };
+        assert!(is_closed(&link) && !is_closed(&event));
+        drop(held);
+        assert!(is_closed(&event));
+        drop(guard);
+        assert!(receiver.join().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_guard_that_does_not_answer_is_told_to_end() {
+        let (ours, theirs) = pair();
+        let (read, sent) = pipes(2);
+        let guard = Arc::new(Guard::with_patience(ours, Duration::from_millis(1)));
+        guard.hold(&[(0, sent[0].as_fd()), (LINK, sent[1].as_fd())]).unwrap();
+        let held = [HeldDescriptors::new(&guard, 0), HeldDescriptors::new(&guard, 1)];
+        assert!(!release_links(held.iter()) && guard.is_gone());
+        // Nothing is sent any more. When it goes on, it does what it was asked, and finds the end of the socket.
+        assert!(!release_links(held.iter()) && guard.hold(&[(2, sent[0].as_fd())]).is_none());
+        drop((held, sent));
+        let left = receive(theirs.as_fd()).unwrap();
+        assert_eq!(left.keys().collect::<Vec<_>>(), [&0]);
+        drop(left);
+        assert_eq!(rustix::io::read(&read, &mut [0; 1]), Ok(0));
+        // The descriptors of a guard that ended may be open for a moment.
+        let (ours, theirs) = pair();
+        let guard = Arc::new(Guard::new(ours));
+        let held = HeldDescriptors::new(&guard, 0);
+        drop(theirs);
+        assert!(!release_links([&held].into_iter()) && guard.is_gone());
+    }
+
+    #[test]
     fn what_is_left_stays_held_until_the_end() {
         let (ours, theirs) = pair();
         let (read, mut sent) = pipes(4);
@@ -342,7 +476,7 @@ mod tests {
         assert!(!guard.is_gone());
         drop(sent);
         assert_eq!(rustix::io::read(&read, &mut [0; 1]), Ok(0));
-        // From here on the guard closes the events that it gets, and drops of `Kept` have no effect.
+        // From here on the guard closes the events that it gets, and drops of [`HeldDescriptors`] have no effect.
         let (read, sent) = pipes(3);
         drop(HeldDescriptors::new(&guard, 0));
         assert!(guard.hand_over(sent).is_empty());

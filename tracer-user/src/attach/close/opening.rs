@@ -5,7 +5,7 @@
 //! disable of an event needs this lock. Without its link an event has no effect. So links are closed at once, and
 //! events later, while no tracer opens many.
 
-use std::{fs::File, os::fd::OwnedFd, time::Duration};
+use std::{fs::File, os::fd::OwnedFd, thread::Builder, time::Duration};
 
 use rustix::fs::{FlockOperation, flock};
 
@@ -25,7 +25,8 @@ pub(crate) fn close_links(mut links: Vec<OwnedFd>) {
         let share = links.len().div_ceil(THREADS).max(1);
         while !links.is_empty() {
             let part = links.split_off(links.len().saturating_sub(share));
-            scope.spawn(|| drop(part));
+            // Without a thread, this one closes them.
+            let _ = Builder::new().name("close".to_owned()).spawn_scoped(scope, || drop(part));
         }
     });
 }
@@ -70,12 +71,16 @@ impl Opening {
     }
 }
 
-/// Closes perf events one by one, and pauses while a tracer opens many.
-pub fn close(events: impl IntoIterator<Item = OwnedFd>) {
+/// Closes perf events one by one, by dropping them, and pauses while a tracer opens many. An event is taken from the
+/// iterator after the pause.
+pub fn close<T>(events: impl IntoIterator<Item = T>) {
     let mut throttle = CloseThrottle::default();
-    for event in events {
+    let mut events = events.into_iter();
+    while events.size_hint().1 != Some(0) {
         throttle.wait_for_openers();
-        drop(event);
+        if events.next().is_none() {
+            return;
+        }
     }
 }
 

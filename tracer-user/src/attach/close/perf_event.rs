@@ -1,4 +1,4 @@
-//! Perf events without a link, which a thread closes when they are dropped.
+//! Perf events without a link. A thread closes them some time after they are dropped.
 
 use std::{
     collections::VecDeque,
@@ -6,37 +6,52 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use super::opening::close;
+use super::{guard::HeldDescriptors, opening::close};
 use crate::sys::Errno;
 
 /// A perf event without a link. After a drop, a thread closes it, because the kernel holds `event_mutex` meanwhile.
+/// Until then the event of a tracepoint can be used again ([`reuse`]).
 #[derive(Debug)]
-pub struct PerfEvent(Option<OwnedFd>);
+pub struct PerfEvent(Option<UnusedEvent>);
+
+#[derive(Debug)]
+struct UnusedEvent {
+    // In the order of closing.
+    held: Option<HeldDescriptors>,
+    event: OwnedFd,
+    /// The id of its trace event; `None` for other hooks.
+    id: Option<u16>,
+}
 
 impl PerfEvent {
     pub(crate) fn new(event: OwnedFd) -> Self {
-        Self(Some(event))
+        Self(Some(UnusedEvent { held: None, event, id: None }))
     }
 
-    /// The descriptor.
+    /// The event of a perf tracepoint, which the guard may hold too.
+    pub(crate) fn of_tracepoint(id: u16, event: OwnedFd, held: Option<HeldDescriptors>) -> Self {
+        Self(Some(UnusedEvent { held, event, id: Some(id) }))
+    }
+
+    /// The descriptor. The guard releases its own.
     pub(crate) fn take(mut self) -> Result<OwnedFd, Errno> {
-        self.0.take().ok_or(Errno::BADF)
+        self.0.take().map(|unused| unused.event).ok_or(Errno::BADF)
     }
 
     pub(crate) fn fd(&self) -> Result<BorrowedFd<'_>, Errno> {
-        self.0.as_ref().map(AsFd::as_fd).ok_or(Errno::BADF)
+        self.0.as_ref().map(|unused| unused.event.as_fd()).ok_or(Errno::BADF)
     }
 }
 
 impl Drop for PerfEvent {
     fn drop(&mut self) {
-        if let Some(event) = self.0.take() {
-            UNUSED.close(vec![event]);
+        if let Some(unused) = self.0.take() {
+            UNUSED.close(vec![unused]);
         }
     }
 }
 
-/// Perf events that were opened but not used. A thread closes them one by one.
+/// Perf events that were opened but not used, or that were used and lost their links. A thread closes them one by one.
 #[derive(Debug)]
 struct Unused {
     state: Mutex<UnusedState>,
@@ -44,9 +59,26 @@ struct Unused {
 
 #[derive(Debug)]
 struct UnusedState {
-    events: VecDeque<OwnedFd>,
+    events: VecDeque<UnusedEvent>,
     /// Whether the thread runs.
     closes: bool,
+}
+
+impl UnusedEvent {
+    /// The event for a new link. The guard gets both again.
+    fn without_guard(self) -> PerfEvent {
+        let Self { held, event, id } = self;
+        drop(held);
+        PerfEvent(Some(Self { held: None, event, id }))
+    }
+}
+
+impl UnusedState {
+    /// Takes an event of a tracepoint.
+    fn take(&mut self, id: u16) -> Option<UnusedEvent> {
+        let at = self.events.iter().position(|unused| unused.id == Some(id))?;
+        self.events.swap_remove_back(at)
+    }
 }
 
 static UNUSED: Unused = Unused { state: Mutex::new(UnusedState { events: VecDeque::new(), closes: false }) };
@@ -56,7 +88,7 @@ impl Unused {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn close(&'static self, events: Vec<OwnedFd>) {
+    fn close(&'static self, events: Vec<UnusedEvent>) {
         let mut state = self.lock();
         state.events.extend(events);
         if state.events.is_empty() || state.closes {
@@ -70,7 +102,7 @@ impl Unused {
         }
     }
 
-    fn next(&self) -> Option<OwnedFd> {
+    fn next(&self) -> Option<UnusedEvent> {
         let mut state = self.lock();
         let event = state.events.pop_front();
         state.closes = event.is_some();
@@ -78,10 +110,20 @@ impl Unused {
     }
 }
 
-/// Takes the unused perf events that are not closed yet. At the end of a process the kernel would close them one by
-/// one.
+/// Takes an unused event of a tracepoint. This is quicker than to open one, and it limits the unused events while events
+/// are enabled and disabled again and again.
+pub(crate) fn reuse(id: u16) -> Option<PerfEvent> {
+    // The lock is released before the guard releases its descriptors.
+    let unused = UNUSED.lock().take(id);
+    unused.map(UnusedEvent::without_guard)
+}
+
+/// Takes the unused perf events that are not closed yet, except those that are left to the guard. At the end of a
+/// process the kernel would close them one by one.
 pub fn take_unused() -> Vec<OwnedFd> {
-    UNUSED.lock().events.drain(..).collect()
+    let unused: Vec<UnusedEvent> = UNUSED.lock().events.drain(..).collect();
+    let is_left = |unused: &UnusedEvent| unused.held.as_ref().is_some_and(HeldDescriptors::is_left);
+    unused.into_iter().filter(|unused| !is_left(unused)).map(|unused| unused.event).collect()
 }
 
 #[cfg(test)]
@@ -94,8 +136,22 @@ mod tests {
     use super::{super::opening::Opening, *};
 
     #[test]
+    fn an_event_is_used_again_for_its_tracepoint_only() {
+        let file = || OwnedFd::from(File::open("/dev/null").unwrap());
+        let event = |id| UnusedEvent { held: None, event: file(), id };
+        let events = [Some(7), None, Some(8), Some(7)].map(event).into();
+        let mut state = UnusedState { events, closes: false };
+        assert!(state.take(9).is_none());
+        let taken: Vec<Option<u16>> = (0..2).filter_map(|_| state.take(7)).map(|unused| unused.id).collect();
+        assert_eq!(taken, [Some(7), Some(7)]);
+        assert!(state.take(7).is_none() && state.take(8).is_some() && state.events.len() == 1);
+    }
+
+    #[test]
     fn unused_events_are_closed_or_given_out() {
-        let files = || (0..64).map(|_| OwnedFd::from(File::open("/dev/null").unwrap())).collect::<Vec<_>>();
+        let file = || OwnedFd::from(File::open("/dev/null").unwrap());
+        let files =
+            || (0..64).map(|_| UnusedEvent { held: None, event: file(), id: None }).collect::<Vec<_>>();
         // A tracer that opens many events pauses the closing thread, if this machine has the lock file.
         let opening = Opening::begin();
         UNUSED.close(files());

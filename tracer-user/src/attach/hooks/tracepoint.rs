@@ -2,7 +2,11 @@
 //! the trace event's id, with a link from it to the program.
 
 use crate::{
-    attach::{Cause, close::perf_event::PerfEvent, link::Link},
+    attach::{
+        Cause,
+        close::perf_event::{self, PerfEvent},
+        link::Link,
+    },
     sys::{Errno, bpf::prog::Prog, perf},
 };
 
@@ -18,9 +22,12 @@ pub(crate) fn attach(program: &Prog, id: u16) -> Result<Link, Cause> {
     Link::perf(program, open(id)?)
 }
 
-/// Opens the perf event of a trace event's id.
+/// Opens the perf event of a trace event's id, or takes one that is not in use.
 pub(crate) fn open(id: u16) -> Result<PerfEvent, Cause> {
-    perf::open_tracepoint(id).map(PerfEvent::new).map_err(not_opened)
+    if let Some(unused) = perf_event::reuse(id) {
+        return Ok(unused);
+    }
+    perf::open_tracepoint(id).map(|event| PerfEvent::of_tracepoint(id, event, None)).map_err(not_opened)
 }
 
 /// The cause for a perf event that could not be opened.

@@ -52,7 +52,7 @@ use std::{
 use self::point::{Consumer, Point};
 pub(crate) use self::{
     order::{Rank, Sort},
-    point::LeftPoint,
+    point::{LeftPoint, close_together},
 };
 use super::dispatch_table::{DispatchTable, DispatchTables};
 use crate::{
@@ -300,8 +300,8 @@ impl ChainPlace {
         let at = all.iter().position(|point| point.slot() == self.lease.slot())?;
         let point = all.get_mut(at)?;
         let missed = point.missed().saturating_sub(self.missed_before);
-        let (place, was_last) = point.remove(self.number, table.array())?;
-        places.left.extend(place);
+        let (free, was_last) = point.remove(self.number, table.array())?;
+        places.left.extend(free);
         self.ended.fetch_add(missed, Ordering::Relaxed);
         if !was_last {
             return None;

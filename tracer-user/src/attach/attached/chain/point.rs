@@ -17,14 +17,18 @@ use crate::{
             entry::{Entry, OwnGate},
         },
         close::{
-            guard::{Guarded, HeldDescriptors},
+            guard::{self, Guarded, HeldDescriptors},
+            opening::close_links,
             perf_event::PerfEvent,
         },
         hooks::tracepoint,
         slots::SlotLease,
     },
     event::Slot,
-    sys::bpf::prog::{Prog, ProgKind},
+    sys::bpf::{
+        prog::{Prog, ProgKind},
+        quiesce::wait_for_programs,
+    },
 };
 
 /// A tracepoint with its link and consumers.
@@ -36,6 +40,8 @@ pub(super) struct Point {
     gate: Option<OwnGate>,
     entry: Entry,
     consumers: Vec<Consumer>,
+    /// Places of consumers that left, which the sequence at the entry still calls. They are empty.
+    left: Vec<u32>,
     /// The program that entries without a consumer's program call.
     empty: Arc<Prog>,
     lease: Arc<SlotLease>,
@@ -43,8 +49,9 @@ pub(super) struct Point {
 
 #[derive(Debug)]
 enum PointLink {
-    Perf { link: OwnedFd, event: OwnedFd, held: Option<HeldDescriptors> },
-    Raw { _link: OwnedFd },
+    // In the order of closing.
+    Perf { id: u16, held: Option<HeldDescriptors>, link: OwnedFd, event: OwnedFd },
+    Raw { link: OwnedFd },
 }
 
 #[derive(Debug)]
@@ -57,12 +64,12 @@ pub(super) struct Consumer {
 }
 
 /// The link, gate and slot of a tracepoint whose last consumer left. They are dropped in this order. Only for a link
-/// that [`LeftPoint::into_perf`] gives away the slot is free before it is closed.
+/// that [`LeftPoint::into_perf`] gives away the slot is free before it is closed. [`close_together`] drops many.
 #[derive(Debug)]
 pub(crate) struct LeftPoint {
     link: Option<PointLink>,
     _gate: Option<OwnGate>,
-    _lease: Arc<SlotLease>,
+    lease: Option<Arc<SlotLease>>,
 }
 
 impl LeftPoint {
@@ -75,6 +82,62 @@ impl LeftPoint {
             _ => None,
         }
     }
+
+    fn held(&self) -> Option<&HeldDescriptors> {
+        match &self.link {
+            Some(PointLink::Perf { held, .. }) => held.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Keeps the slot in use for ever, because the guard may still hold the link.
+    fn keep_slot(&mut self) {
+        std::mem::forget(self.lease.take());
+    }
+}
+
+impl Drop for LeftPoint {
+    fn drop(&mut self) {
+        if self.held().is_some_and(|held| !guard::release_links(std::iter::once(held))) {
+            self.keep_slot();
+        }
+    }
+}
+
+/// Closes the links of tracepoints in parallel, and then frees their slots. A thread closes their perf events later,
+/// which have no effect by then.
+pub(crate) fn close_together(mut left: Vec<LeftPoint>) {
+    let is_released = guard::release_links(left.iter().filter_map(LeftPoint::held));
+    let (mut links, mut events) = (Vec::new(), Vec::new());
+    for point in &mut left {
+        match point.link.take() {
+            Some(PointLink::Perf { id, held, link, event }) => {
+                links.push(link);
+                let is_free = held.is_none() || is_released;
+                if !is_free {
+                    point.keep_slot();
+                }
+                events.push(if is_free {
+                    PerfEvent::of_tracepoint(id, event, held)
+                } else {
+                    PerfEvent::new(event)
+                });
+            }
+            Some(PointLink::Raw { link }) => links.push(link),
+            None => {}
+        }
+    }
+    if links.is_empty() {
+        return;
+    }
+    close_links(links);
+    // From here on they can be used again.
+    drop(events);
+    // Before Linux 6.13, closing a link does not wait for programs that run at the old hook.
+    if let Err(errno) = wait_for_programs() {
+        tracing::debug!("programs at closed hooks: {errno}");
+    }
+    drop(left);
 }
 
 impl Consumer {
@@ -102,6 +165,7 @@ impl Point {
             gate: None,
             entry: table.entry(lease.slot()),
             consumers: vec![first],
+            left: Vec::new(),
             empty: table.empty()?,
             lease,
         })
@@ -210,40 +274,45 @@ impl Point {
                     let link = gate.program().link_perf_event(event.as_fd(), cookie);
                     link.map_err(|errno| Cause::Hook("link to the perf event (5.15 and later)", errno))?
                 };
-                PointLink::Perf { link, event, held: None }
+                PointLink::Perf { id: *id, held: None, link, event }
             }
             AttachPoint::RawTracepoint(name) => {
                 let gate = self.gate.insert(table.own_gate(self.lease.slot())?);
                 let link = gate.program().attach_raw_tracepoint(name);
-                PointLink::Raw { _link: link.map_err(|errno| Cause::Hook("raw tracepoint", errno))? }
+                PointLink::Raw { link: link.map_err(|errno| Cause::Hook("raw tracepoint", errno))? }
             }
             _ => return Err(Cause::Misplaced("only tracepoints have chains")),
         });
         Ok(())
     }
 
-    /// Removes a consumer. Returns the index of its place if the place is free, and whether it was the last consumer.
-    pub(super) fn remove(&mut self, number: u64, array: BorrowedFd<'_>) -> Option<(Option<u32>, bool)> {
+    /// Removes a consumer. Returns the places that are free now, and whether it was the last consumer.
+    pub(super) fn remove(&mut self, number: u64, array: BorrowedFd<'_>) -> Option<(Vec<u32>, bool)> {
         let at = self.consumers.iter().position(|consumer| consumer.number == number)?;
         let mut consumer = self.consumers.remove(at);
         consumer.place.replace_by(&self.empty);
+        self.left.push(consumer.place());
         if self.consumers.is_empty() {
             self.entry.replace_by(&self.empty);
-            return Some((Some(consumer.place()), true));
+            return Some((std::mem::take(&mut self.left), true));
+        }
+        // Parked consumers leave soon, too. Until then the sequence stays.
+        if self.consumers.iter().all(|consumer| consumer.program.is_none()) {
+            return Some((Vec::new(), false));
         }
         match self.arrange(array) {
-            Ok(()) => Some((Some(consumer.place()), false)),
-            // The old sequence stays, with an empty place that nothing else uses.
+            Ok(()) => Some((std::mem::take(&mut self.left), false)),
+            // The old sequence stays, with empty places that nothing else uses.
             Err(cause) => {
                 tracing::warn!("a place of a tracepoint stays empty: {cause}");
-                Some((None, false))
+                Some((Vec::new(), false))
             }
         }
     }
 
     /// The link, gate and slot, for the caller to close.
     pub(super) fn into_left(self) -> LeftPoint {
-        LeftPoint { link: self.link, _gate: self.gate, _lease: self.lease }
+        LeftPoint { link: self.link, _gate: self.gate, lease: Some(self.lease) }
     }
 }
 
@@ -259,7 +328,7 @@ fn set_entry(entry: &mut Entry, program: Option<&Prog>, empty: &Prog) -> Result<
 impl Guarded for Point {
     fn unguarded(&self) -> Option<[BorrowedFd<'_>; 2]> {
         match &self.link {
-            Some(PointLink::Perf { link, event, held: None }) => Some([link.as_fd(), event.as_fd()]),
+            Some(PointLink::Perf { link, event, held: None, .. }) => Some([link.as_fd(), event.as_fd()]),
             _ => None,
         }
     }
