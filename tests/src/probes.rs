@@ -100,6 +100,11 @@ impl Pair {
         &self.kernel
     }
 
+    /// Directory of the instance of the kernel's tracefs.
+    pub fn kernel_instance(&self) -> &Path {
+        self.oracle.dir()
+    }
+
     /// Directory of the mirror.
     pub fn mirror(&self) -> &Path {
         self.mounted.dir()

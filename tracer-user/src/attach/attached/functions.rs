@@ -5,7 +5,11 @@
 //! it attaches and when it detaches. A function has one cookie per link, so events of the same function use different
 //! links.
 
-use std::{collections::HashSet, os::fd::OwnedFd, sync::Arc};
+use std::{
+    collections::HashSet,
+    os::fd::OwnedFd,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use super::lifecycle::{Attached, Dispatch};
 use crate::{
@@ -88,14 +92,14 @@ impl LinkedFunctions {
 }
 
 impl Session {
-    /// Plans the links of events that are all [`AttachPoint::Shared`], and makes their programs ahead
-    /// ([`Session::prepare`]).
+    /// Plans the links of events that are all [`AttachPoint::Shared`], and makes their programs ahead.
     pub fn plan_functions(&mut self, requests: &[Request<'_>]) -> FunctionLinks {
         let mut planned = FunctionLinks { count: requests.len(), links: Vec::new() };
         if !kprobe_multi::is_there() {
             return planned;
         }
-        self.prepare(requests);
+        let built = self.bulk_builder().build(requests, &AtomicBool::new(false));
+        self.take_built(built);
         let mut rounds: Vec<Round> = Vec::new();
         for (at, request) in requests.iter().enumerate() {
             let AttachPoint::Shared { address, exit } = *request.point else { continue };

@@ -1,8 +1,8 @@
 //! From a request to a loaded program: its parameters, linking, and building many at once.
 //!
 //! Events with the same code share a program in the dispatch table, which receives slot and kind at the hit. When many
-//! events are enabled, several threads make their programs ahead, each program once ([`Session::prepare`]). These
-//! threads do not use the session, which stays free for other work ([`BulkBuilder`]).
+//! events are enabled, several threads make their programs ahead, each program once ([`BulkBuilder`]). These
+//! threads do not use the session, which stays free for other work.
 
 use std::{
     collections::{HashMap, hash_map::Entry},

@@ -1,6 +1,6 @@
 //! The programs of a session: shared, built ahead, or built for one event.
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::sync::Arc;
 
 use super::Session;
 use crate::{
@@ -36,20 +36,19 @@ impl Session {
         Ok(program)
     }
 
-    /// Makes the programs of events that the caller is about to attach with exactly these requests. The requests must
-    /// differ in their kinds. The programs are kept until [`Session::forget_ahead`]. If one cannot be made,
-    /// [`Session::attach`] tries again and reports why.
-    pub fn prepare(&mut self, requests: &[Request<'_>]) {
-        let built = self.bulk_builder().build(requests, &AtomicBool::new(false));
-        self.take_built(built);
-    }
-
     /// A builder that makes programs of this session while the session is used for something else.
     pub fn bulk_builder(&self) -> BulkBuilder {
         BulkBuilder { maps: Arc::clone(&self.maps), context: self.context.clone(), known: self.cache.all() }
     }
 
-    /// Stores programs for [`Session::attach`].
+    /// Drops the program that was made ahead for the event with this kind of records.
+    pub fn forget_built(&mut self, kind: u16) {
+        self.prepared.remove(&kind);
+    }
+
+    /// Stores programs for [`Session::attach`] with exactly the requests of which they were built. The kinds of the
+    /// requests differ. The programs are kept until [`Session::forget_ahead`]. If one could not be made,
+    /// [`Session::attach`] tries again and reports why.
     pub fn take_built(&mut self, built: Vec<Built>) {
         for Built { kind, point, key, place } in built {
             let Some(program) = place.get() else { continue };

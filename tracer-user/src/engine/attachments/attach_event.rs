@@ -9,15 +9,16 @@ use crate::{
         attachments::{
             desired,
             off_thread::{self, Refused},
+            plan::ProbeState,
             reconcile::link_eprobe,
-            session::event_config::EventConfig,
+            session::{event_config::EventConfig, table::ProgramRole},
         },
         command::error::{CommandError, ErrorKind},
-        dependents,
+        dependents::{self, sources::RecordSources},
         probes::Tried,
     },
     event::{EventId, Format, InstanceId},
-    plan::source::ProgramContext,
+    lang::define::Defined,
 };
 
 /// Attaches an event to its hook. With `begins_off` the event begins soft-disabled, as a trigger would leave it. If
@@ -35,64 +36,37 @@ pub(super) fn attach_event(
     let (facts, catalogue) = (engine.facts.clone(), engine.registry.events().clone());
     let format = catalogue.try_format(event, &facts)?;
     let probes = engine.registry.dynamic().probes_of(event);
-    let user = engine.user.has(event);
-    // A record of such an event never fits, so nothing is attached for it.
-    let too_long = user && format.fixed_size() > tracer_abi::MAX_PAYLOAD / 2;
-    let without_hook = if user || engine.registry.synthetic().contains(event) {
-        Some(ProgramContext::Inject)
-    } else {
-        probes
-            .as_ref()
-            .and_then(|probes| dependents::eprobe_target(engine, probes.first()?))
-            .map(|(_, context)| context)
-    };
-    let chosen = engine
-        .registry
-        .programs()
-        .chosen(event, format)
-        .unwrap_or_else(|| engine.attachments.hooks().of(format));
-    let settings = desired::settings(engine, instance, event)?;
-    let config = EventConfig { format, settings: &settings, begins_off };
     // An event may be recorded even if a part of it is refused later. Events of modules count only when they are
     // attached: their modules' end empties the buffers of instances that recorded them.
     if engine.registry.events().is_made(event) {
         engine.instances.state(instance)?.recorded.insert(event);
     }
-    let linked = match (&without_hook, &probes) {
-        (Some(_), _) => Ok(()),
-        (None, Some(probes)) => {
-            off_thread::open_for_probes(engine, instance, event, probes);
-            off_thread::link_probes(engine, instance, event, probes, &config)
+    let context = RecordSources::of(engine).record_context(event, probes.as_deref().unwrap_or_default());
+    match (context, &probes) {
+        (Some(context), _) => {
+            let settings = desired::settings(engine, instance, event)?;
+            let config = EventConfig { format, settings: &settings, begins_off };
+            let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
+            // A record of such an event never fits, so nothing is attached for it.
+            if engine.user.has(event) && format.fixed_size() > tracer_abi::MAX_PAYLOAD / 2 {
+                session.attach_nothing(event, &config);
+            } else {
+                session.attach_emitted(event, context, &config)?;
+            }
         }
-        (None, None) => {
-            off_thread::link_file(engine, instance, event, &chosen, &config)?;
-            off_thread::open_perf_event(engine, instance, event, &chosen.point);
-            Ok(())
-        }
-    };
-    // Events that this one's program refers to may have been attached or detached while other requests ran.
+        (None, Some(probes)) => attach_probes(engine, instance, event, probes, begins_off)?,
+        (None, None) => attach_hook(engine, instance, event, format, begins_off)?,
+    }
+    // A trigger may enable or disable its own event, whose slot is known only now.
     let settings = desired::settings(engine, instance, event)?;
-    let config = EventConfig { format, settings: &settings, begins_off };
-    let mut refused = Refused::default();
     let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
-    let attached = match (without_hook, &probes) {
-        _ if too_long => Ok(()),
-        (Some(context), _) => session.attach_emitted(event, context, &config).map_err(CommandError::from),
-        (None, Some(probes)) => {
-            let attach = |()| Ok(session.attach_probes(event, probes, &config, &facts)?);
-            linked.and_then(attach).map_err(|error| no_hook(format, error))
-        }
-        (None, None) => {
-            session.attach_hook(event, &chosen, &config).or_else(|error| refused.keep(&chosen, error))
-        }
-    };
-    let attached = match refused.0 {
-        // A filter may need a value that only the kernel's own record has.
-        Some(why) => off_thread::attach_tracepoint(engine, instance, event, why, &config),
-        None => attached,
-    };
-    off_thread::forget_opened(engine, instance);
-    attached?;
+    let has = session.table.event(event).and_then(|(_, parts)| parts.settings.as_ref());
+    if has != Some(&settings)
+        && let Err(error) = session.change(event, &EventConfig { format, settings: &settings, begins_off })
+    {
+        session.detach([event]);
+        return Err(error.into());
+    }
     let state = engine.instances.state(instance)?;
     state.recorded.insert(event);
     let newly = state.enabled.insert(event);
@@ -115,6 +89,91 @@ pub(super) fn attach_event(
         let _ = dependents::propagate_enabled(engine, instance, event);
     }
     done
+}
+
+/// Attaches an event of the kernel or of a program.
+fn attach_hook(
+    engine: &mut Engine,
+    instance: InstanceId,
+    event: EventId,
+    format: &Format,
+    begins_off: bool,
+) -> Result<(), CommandError> {
+    let chosen = engine.registry.programs().chosen(event, format);
+    let chosen = chosen.unwrap_or_else(|| engine.attachments.hooks().of(format));
+    let settings = desired::settings(engine, instance, event)?;
+    let config = EventConfig { format, settings: &settings, begins_off };
+    off_thread::link_file(engine, instance, event, &chosen, &config)?;
+    off_thread::open_perf_event(engine, instance, event, &chosen.point);
+    // Events that this one's program refers to may have been attached or detached while other requests ran.
+    let settings = desired::settings(engine, instance, event)?;
+    let config = EventConfig { format, settings: &settings, begins_off };
+    let mut refused = Refused::default();
+    let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
+    let attached = session.attach_hook(event, &chosen, &config).or_else(|error| refused.keep(&chosen, error));
+    let attached = match refused.0 {
+        // A filter may need a value that only the kernel's own record has.
+        Some(why) => off_thread::attach_tracepoint(engine, instance, event, why, &config),
+        None => attached,
+    };
+    engine.attachments.forget_opened(instance);
+    attached
+}
+
+/// Attaches those of an event's probes that are not attached yet, and detaches those that were deleted.
+fn attach_probes(
+    engine: &mut Engine,
+    instance: InstanceId,
+    event: EventId,
+    probes: &[Defined],
+    begins_off: bool,
+) -> Result<(), CommandError> {
+    let (facts, catalogue) = (engine.facts.clone(), engine.registry.events().clone());
+    let format = catalogue.try_format(event, &facts)?;
+    let known: Vec<u64> = engine
+        .attachments
+        .session(instance)
+        .and_then(|session| session.table.get(event, ProgramRole::Probe))
+        .map(|parts| parts.states().filter(|(_, state)| *state == ProbeState::Attached))
+        .map(|attached| attached.map(|(serial, _)| serial).collect())
+        .unwrap_or_default();
+    let new = probes.iter().filter(|defined| !known.contains(&defined.serial));
+    off_thread::open_for_probes(engine, instance, event, new.map(|defined| &defined.probe));
+    let settings = desired::settings(engine, instance, event)?;
+    let config = EventConfig { format, settings: &settings, begins_off };
+    off_thread::link_probes(engine, instance, event, probes, &config)?;
+    // Events that this one's program refers to may have been attached or detached while other requests ran.
+    let settings = desired::settings(engine, instance, event)?;
+    let config = EventConfig { format, settings: &settings, begins_off };
+    let is_counting = engine.registry.dynamic().profile().is_counting(event, instance);
+    if is_counting {
+        let counts = engine.attachments.probe_counts(instance, event);
+        engine.registry.dynamic_mut().profile_mut().add_counted(event, &|_, _| counts.clone());
+    }
+    let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
+    let (new, done) = session.attach_probes(event, probes, &config, &facts);
+    engine.attachments.forget_opened(instance);
+    if is_counting {
+        let all: Vec<u64> = probes.iter().map(|defined| defined.serial).collect();
+        let profile = engine.registry.dynamic_mut().profile_mut();
+        profile.forget_deleted(event, &all);
+        for serial in new {
+            profile.begin_probe(event, serial);
+        }
+    }
+    done.map_err(|tried| no_hook(format, tried.into()))
+}
+
+/// Attaches and detaches probes of an attached event, whose definitions or modules changed.
+pub(super) fn arrange_probes(
+    engine: &mut Engine,
+    instance: InstanceId,
+    event: EventId,
+) -> Result<(), CommandError> {
+    let probes = engine.registry.dynamic().probes_of(event).unwrap_or_default();
+    let session = engine.attachments.session(instance);
+    let begins_off = session.and_then(|session| session.is_off(event)).unwrap_or(false);
+    attach_probes(engine, instance, event, &probes, begins_off)
 }
 
 /// Adds an entry in tracer's own words for `error_log` to the error of an event whose probes have no hook.

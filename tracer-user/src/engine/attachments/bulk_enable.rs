@@ -69,14 +69,19 @@ pub(crate) fn prepare(
             && let Some(format) = catalogue.format(*event, &facts)
             && let Ok(settings) = desired::settings(engine, instance, *event)
         {
-            new.push(BuildInput { format, plan: engine.attachments.hooks().of(format), settings });
+            new.push(BuildInput {
+                event: *event,
+                format,
+                plan: engine.attachments.hooks().of(format),
+                settings,
+            });
         }
     }
     if let Some(session) = engine.attachments.session(instance) {
         let (builder, stop) = (session.kernel().bulk_builder(), engine.scheduler.stop_flag());
         let built = engine.run_off_thread(|| build(&builder, &new, &stop));
         if let Some(session) = engine.attachments.session_mut(instance) {
-            session.kernel_mut().take_built(built);
+            session.take_built(built, new.into_iter().map(|input| (input.event, input.settings)).collect());
             session.kernel_mut().opened().set_ahead(ahead);
         }
     }
@@ -85,6 +90,7 @@ pub(crate) fn prepare(
 
 /// Inputs for the program of one event.
 struct BuildInput<'a> {
+    event: EventId,
     format: &'a Format,
     plan: AttachPlan,
     settings: EventSettings,
@@ -94,7 +100,7 @@ struct BuildInput<'a> {
 fn build(builder: &BulkBuilder, new: &[BuildInput<'_>], stop: &AtomicBool) -> Vec<Built> {
     let shared = new.iter().filter(|input| input.plan.point.shares());
     let requests: Vec<_> = shared
-        .map(|BuildInput { format, plan, settings }| {
+        .map(|BuildInput { format, plan, settings, .. }| {
             EventConfig { format, settings, begins_off: false }.request(&plan.point, &plan.context)
         })
         .collect();
@@ -111,9 +117,8 @@ fn open_ahead(engine: &Engine, instance: InstanceId, events: &[EventId]) -> Ahea
 
 /// Whether enabling an event attaches a program to a kernel hook.
 fn is_to_attach(engine: &Engine, instance: InstanceId, event: EventId) -> bool {
-    let Some(state) = engine.instances.get(instance) else { return false };
-    let is_attached = state.enabled.contains(&event) && !engine.attachments.is_idle(instance, event);
     let session = engine.attachments.session(instance);
-    let is_parked = session.is_some_and(|session| session.is_parked(event));
-    !is_attached && !is_parked && !engine.registry.events().is_made(event)
+    let is_there =
+        session.is_some_and(|session| session.is_off(event).is_some() || session.is_claimed(event));
+    !is_there && !engine.registry.events().is_made(event)
 }

@@ -12,12 +12,16 @@ use crate::{
         Cooperative, Engine,
         attachments::{
             desired,
-            session::event_config::{EventConfig, EventSettings},
+            session::{
+                event_config::{EventConfig, EventSettings},
+                probes::SharedProbe,
+            },
         },
-        hooks::{AttachPlan, BULK_THRESHOLD},
+        hooks::BULK_THRESHOLD,
         probes,
     },
     event::{EventId, Format, InstanceId},
+    lang::define::Defined,
 };
 
 /// Links those of these events that can share a link, if there are more than [`BULK_THRESHOLD`].
@@ -26,7 +30,7 @@ pub(crate) fn attach_together(engine: &mut Engine, instance: InstanceId, events:
         return;
     }
     let (facts, catalogue) = (engine.facts.clone(), engine.registry.events().clone());
-    let mut functions: Vec<(EventId, AttachPlan)> = Vec::new();
+    let mut functions: Vec<SharedProbe> = Vec::new();
     for event in events {
         engine.yield_to_readers();
         let Some(state) = engine.instances.get(instance) else { return };
@@ -36,35 +40,37 @@ pub(crate) fn attach_together(engine: &mut Engine, instance: InstanceId, events:
         {
             continue;
         }
-        if let Some([probe]) = engine.registry.dynamic().probes_of(*event).as_deref()
-            && let Some(candidate) = probes::shared(probe, &facts)
+        if let Some([Defined { probe, serial, .. }]) = engine.registry.dynamic().probes_of(*event).as_deref()
+            && let Some(plan) = probes::shared(probe, &facts)
         {
-            functions.push((*event, candidate));
+            functions.push(SharedProbe { event: *event, serial: *serial, plan });
         }
     }
     if functions.len() <= BULK_THRESHOLD {
         return;
     }
-    let formats: HashMap<EventId, &Format> =
-        functions.iter().filter_map(|(event, _)| Some((*event, catalogue.format(*event, &facts)?))).collect();
-    functions.retain(|(event, _)| formats.contains_key(event));
+    let formats: HashMap<EventId, &Format> = functions
+        .iter()
+        .filter_map(|probe| Some((probe.event, catalogue.format(probe.event, &facts)?)))
+        .collect();
+    functions.retain(|probe| formats.contains_key(&probe.event));
     let mut settings: Vec<EventSettings> = Vec::with_capacity(functions.len());
-    for (event, _) in &functions {
+    for probe in &functions {
         engine.yield_to_readers();
-        let Ok(wanted) = desired::settings(engine, instance, *event) else { return };
+        let Ok(wanted) = desired::settings(engine, instance, probe.event) else { return };
         settings.push(wanted);
     }
     let configs: Vec<EventConfig<'_>> = functions
         .iter()
         .zip(&settings)
-        .filter_map(|((event, _), settings)| {
-            Some(EventConfig { format: formats.get(event)?, settings, begins_off: false })
+        .filter_map(|(probe, settings)| {
+            Some(EventConfig { format: formats.get(&probe.event)?, settings, begins_off: false })
         })
         .collect();
     let Some(session) = engine.attachments.session_mut(instance) else { return };
     let planned = session.plan_shared(&functions, &configs);
     let linked = engine.run_off_thread(|| planned.link());
     if let Some(session) = engine.attachments.session_mut(instance) {
-        session.finish_shared(functions, linked);
+        session.finish_shared(functions, settings, linked);
     }
 }

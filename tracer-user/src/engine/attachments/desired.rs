@@ -8,24 +8,19 @@ use crate::{
             session::event_config::{EventConfig, EventSettings},
         },
         command::error::{CommandError, ErrorKind},
-        registry::catalogue::{SPECIAL, STACKS},
+        facts::Facts,
+        registry::catalogue::{Events, SPECIAL, STACKS},
     },
     event::{EventId, Format, InstanceId},
 };
 
 /// Kinds of the records of the kernel stack and of the user stack.
-pub(crate) fn stack_kinds(engine: &Engine) -> [u16; 2] {
+pub(crate) fn stack_kinds(facts: &Facts, events: &Events) -> [u16; 2] {
     // TRACE_STACK and TRACE_USER_STACK of kernel/trace/trace.h, if the kernel shows no format for them.
     let [kernel, user] = STACKS;
     [(kernel, 4), (user, 12)].map(|(name, usual)| {
-        let event = engine
-            .registry
-            .events()
-            .find_system(SPECIAL)
-            .and_then(|system| engine.registry.events().find(system, name));
-        event
-            .and_then(|event| engine.registry.events().format(event, &engine.facts))
-            .map_or(usual, |format| format.id)
+        let event = events.find_system(SPECIAL).and_then(|system| events.find(system, name));
+        event.and_then(|event| events.format(event, facts)).map_or(usual, |format| format.id)
     })
 }
 
@@ -47,7 +42,7 @@ pub(crate) fn settings(
         soft: state.triggers.is_soft(event),
         counted: engine.histograms.counts_event(instance, event),
         stacks: [state.options.is("stacktrace"), state.options.is("userstacktrace")],
-        stack_kinds: stack_kinds(engine),
+        stack_kinds: stack_kinds(&engine.facts, engine.registry.events()),
     })
 }
 

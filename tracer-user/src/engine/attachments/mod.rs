@@ -8,6 +8,7 @@ pub(crate) mod enabled;
 pub(crate) mod hook_choices;
 pub(crate) mod off_thread;
 mod options;
+pub(crate) mod plan;
 pub(crate) mod reconcile;
 pub(crate) mod session;
 pub(crate) mod sessions;

@@ -14,30 +14,26 @@ use crate::{
         scheduler::FILE_WORK_LIMIT,
     },
     event::{EventId, Format, InstanceId, dynamic::Target},
-    lang::define::Probe,
+    lang::define::{Defined, Probe},
     plan::source::ProgramContext,
 };
 
-/// Links those of an event's probes that are at files.
+/// Links those of an event's probes that are at files and not attached yet.
 pub(crate) fn link_probes(
     engine: &mut Engine,
     instance: InstanceId,
     event: EventId,
-    probes: &[Probe],
+    probes: &[Defined],
     config: &EventConfig<'_>,
 ) -> Result<(), CommandError> {
     let facts = engine.facts.clone();
     let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
-    let planned = session.plan_probes(probes, config, &facts);
-    let (planned, jobs) = match planned {
-        Ok((planned, _)) if planned.is_empty() => return Ok(()),
-        Ok(planned) => planned,
-        Err(tried) => return Err(tried.into()),
-    };
+    let (planned, jobs) = session.plan_probes(event, probes, config, &facts);
     let made =
         engine.run_off_thread_within(FILE_WORK_LIMIT, move || jobs.into_iter().map(Job::run).collect());
     let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
-    Ok(session.finish_probes(event, planned, made)?)
+    session.finish_probes(event, planned, made, config);
+    Ok(())
 }
 
 /// Links an event of a program.
@@ -54,7 +50,7 @@ pub(crate) fn link_file(
     let made = engine.run_off_thread_within(FILE_WORK_LIMIT, move || job.run());
     let made = made.unwrap_or_else(|error| Err(Cause::Hook("uprobe", error.errno())));
     let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
-    session.finish_attach(event, chosen, planned, made).map_err(CommandError::from)
+    session.finish_attach(event, chosen, (planned, made), config).map_err(CommandError::from)
 }
 
 /// Reads an event's format in another thread, if it is not known yet.
@@ -75,8 +71,8 @@ pub(crate) fn open_perf_event(
     point: &AttachPoint,
 ) {
     // A parked event has its perf event.
-    let session = engine.attachments.session(instance);
-    if session.is_none_or(|session| session.is_parked(event) || session.kernel().has_perf_event(point)) {
+    let session = engine.attachments.session_mut(instance);
+    if session.is_none_or(|session| session.claim(event) || session.kernel().has_perf_event(point)) {
         return;
     }
     let opened = engine.run_off_thread(|| {
@@ -89,10 +85,15 @@ pub(crate) fn open_perf_event(
 }
 
 /// Opens the perf events for the first candidates of probes.
-pub(crate) fn open_for_probes(engine: &mut Engine, instance: InstanceId, event: EventId, probes: &[Probe]) {
+pub(crate) fn open_for_probes<'a>(
+    engine: &mut Engine,
+    instance: InstanceId,
+    event: EventId,
+    probes: impl Iterator<Item = &'a Probe>,
+) {
     let facts = engine.facts.clone();
     let opens = |probe: &&Probe| matches!(probe.event.target, Target::Kernel { .. } | Target::Event { .. });
-    for probe in probes.iter().filter(opens) {
+    for probe in probes.filter(opens) {
         if probes::waits(probe, &facts) == Some(true) {
             continue;
         }
@@ -101,13 +102,6 @@ pub(crate) fn open_for_probes(engine: &mut Engine, instance: InstanceId, event: 
         if let Some(first) = first {
             open_perf_event(engine, instance, event, &first.point);
         }
-    }
-}
-
-/// Closes the perf events that were opened for an instance and not used.
-pub(crate) fn forget_opened(engine: &mut Engine, instance: InstanceId) {
-    if let Some(session) = engine.attachments.session_mut(instance) {
-        session.kernel_mut().opened().forget();
     }
 }
 

@@ -1,103 +1,76 @@
 //! Reconciliation: makes the attached programs match an instance's wanted state.
 //!
-//! A command changes wanted state: the enabled events, filters, triggers, references for soft mode, options.
-//! [`reconcile`] then compares it with the attached programs, event by event ([`step`]), and applies the difference.
-//! Many events are handled in batches, with programs and links made by several threads. If something is refused, the
-//! program that was attached before stays, and the command takes its change of wanted state back.
-//!
-//! Programs share one piece of this state: a word says whether an event in soft mode is disabled, and triggers change
-//! it. A disabled event stays attached while it is in soft mode. If all references for soft mode have programs of
-//! their own, such an event is idle: it counts as attached and has no program.
+//! A command changes wanted state: the enabled events, filters, triggers, references for soft mode, options, probes.
+//! [`reconcile`] then plans the changes of each event ([`plan`]) and makes them. Many events are handled in batches,
+//! with programs and links made by several threads. If something is refused, the program that was attached before
+//! stays, and the command takes its change of wanted state back.
 
+pub(crate) use super::plan::Goal;
+use super::plan::{AttachedState, Change, Mode, SoftMode, Wanted, WantedProbe, plan};
 use crate::{
     attach::Opening,
     engine::{
         Cooperative, Engine,
-        attachments::{attach_event::attach_event, bulk_enable, bulk_functions, desired, off_thread},
+        attachments::{
+            attach_event::{arrange_probes, attach_event},
+            bulk_enable, bulk_functions, desired, off_thread,
+            session::{event_config::EventSettings, table::AttachedParts},
+        },
         command::error::{CommandError, ErrorKind},
-        dependents,
+        dependents::{self, sources::RecordSources},
         operations::probe_counts,
+        probes,
     },
     event::{EventId, InstanceId, dynamic::Target},
+    lang::define::Defined,
 };
 
 /// Number of events that are detached before readers are served.
 const BATCH: usize = 32;
 
-/// The goal for events, in addition to their instance's state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Goal {
-    /// The events are recorded.
-    On,
-    /// User space disables the events. Triggers may enable them.
-    Off,
-    /// The events stay enabled or disabled.
-    Unchanged,
-}
-
-/// The wanted and the attached state of an event.
-#[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a state of its own")]
-struct Situation {
-    /// Triggers may enable and disable the event.
-    soft: bool,
-    /// Nothing needs the event's own program while the event is disabled.
-    may_idle: bool,
-    /// The event counts as attached.
-    attached: bool,
-    /// It counts as attached and has no program.
-    idle: bool,
-    /// It is soft-disabled, by a trigger or by user space.
-    off: bool,
-}
-
-/// The change that brings an event from its situation to a goal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    /// A program is attached, soft-disabled at first or not.
-    Attach { begins_off: bool },
-    /// The attached program records again.
-    TurnOn,
-    /// The attached program stays and records nothing.
-    TurnOff,
-    /// The program is removed, and the event counts as attached.
-    Idle,
-    /// The event is detached.
-    Detach,
-    /// The program is replaced by the wanted one.
-    Replace,
-}
-
-fn step(goal: Goal, is: Situation) -> Step {
-    match goal {
-        Goal::On if is.attached && !is.idle => Step::TurnOn,
-        Goal::On => Step::Attach { begins_off: false },
-        Goal::Off if !is.soft => Step::Detach,
-        Goal::Off if is.may_idle => Step::Idle,
-        Goal::Off => Step::TurnOff,
-        // The first reference for soft mode was added.
-        Goal::Unchanged if is.soft && !is.attached && is.may_idle => Step::Idle,
-        Goal::Unchanged if is.soft && (!is.attached || (is.idle && !is.may_idle)) => {
-            Step::Attach { begins_off: true }
-        }
-        // The last reference was removed.
-        Goal::Unchanged if is.attached && is.off && !is.soft => Step::Detach,
-        // The last reference that needs a program was removed.
-        Goal::Unchanged if is.attached && is.off && is.may_idle && !is.idle => Step::Idle,
-        Goal::Unchanged => Step::Replace,
+/// Plans the changes of an event.
+fn plan_event(
+    engine: &Engine,
+    instance: InstanceId,
+    event: EventId,
+    goal: Goal,
+) -> Result<Vec<Change>, CommandError> {
+    let state = engine.instances.get(instance).ok_or(ErrorKind::Gone)?;
+    let session = engine.attachments.session(instance);
+    let parts = session.and_then(|session| session.table.event(event)).map(|(_, parts)| parts);
+    let is = AttachedState {
+        mode: match session.and_then(|session| session.is_off(event)) {
+            _ if !state.is_enabled(event) => Mode::Disabled,
+            None => Mode::Idle,
+            Some(true) => Mode::Off,
+            Some(false) => Mode::On,
+        },
+        probes: Vec::new(),
+        settings: parts.and_then(|parts| parts.settings.as_ref()),
+    };
+    // The programs that are attached for an event without a tracepoint make its records.
+    let may_idle = !engine.registry.events().is_made(event);
+    let soft = match (state.triggers.is_soft(event), state.triggers.is_idle(event)) {
+        (false, _) => SoftMode::Unused,
+        (true, true) if may_idle => SoftMode::OwnPrograms,
+        (true, _) => SoftMode::Needed,
+    };
+    let mode = is.mode.after(goal, soft);
+    if !(is.mode.has_program() && mode.has_program()) {
+        return Ok(plan::<&EventSettings>(&Wanted { mode, probes: Vec::new(), settings: None }, &is));
     }
-}
-
-fn situation(engine: &Engine, instance: InstanceId, event: EventId) -> Situation {
-    let Some(state) = engine.instances.get(instance) else { return Situation::default() };
-    Situation {
-        soft: state.triggers.is_soft(event),
-        // The programs that are attached for an event without a tracepoint make its records.
-        may_idle: state.triggers.is_idle(event) && !engine.registry.events().is_made(event),
-        attached: state.is_enabled(event),
-        idle: engine.attachments.is_idle(instance, event),
-        off: engine.attachments.is_soft_off(instance, event),
+    let settings = desired::settings(engine, instance, event)?;
+    let definitions = engine.registry.dynamic().probes_of(event).unwrap_or_default();
+    if definitions.is_empty() || RecordSources::of(engine).record_context(event, &definitions).is_some() {
+        return Ok(plan(&Wanted { mode, probes: Vec::new(), settings: Some(&settings) }, &is));
     }
+    let wanted = |Defined { probe, serial, .. }: &Defined| WantedProbe {
+        serial: *serial,
+        waits: probes::waits(probe, &engine.facts),
+    };
+    let probes = definitions.iter().map(wanted).collect();
+    let is = AttachedState { probes: parts.into_iter().flat_map(AttachedParts::states).collect(), ..is };
+    Ok(plan(&Wanted { mode, probes, settings: Some(&settings) }, &is))
 }
 
 /// Makes the attached programs of events match their instance's wanted state. As in the kernel, an error of one event
@@ -132,6 +105,11 @@ pub(crate) fn reconcile(
 fn turn_on(engine: &mut Engine, instance: InstanceId, events: &[EventId]) -> Result<(), CommandError> {
     engine.instances.state(instance)?.expand();
     let _opening = Opening::begin_at_once();
+    if let Some(session) = engine.attachments.session_mut(instance) {
+        for event in events {
+            session.claim(*event);
+        }
+    }
     let bulk = bulk_enable::begin_bulk(engine, instance, events);
     engine.make_session(instance)?;
     off_thread::choose_hooks(engine, events);
@@ -144,20 +122,12 @@ fn turn_on(engine: &mut Engine, instance: InstanceId, events: &[EventId]) -> Res
             first = first.and(Err(ErrorKind::Interrupted.into()));
             break;
         }
-        let done = match step(Goal::On, situation(engine, instance, *event)) {
-            Step::TurnOn => {
-                if let Some(session) = engine.attachments.session(instance) {
-                    session.set_soft_off(*event, false);
-                }
-                Ok(())
-            }
-            _ => attach_event(engine, instance, *event, false),
-        };
+        let planned = plan_event(engine, instance, *event, Goal::On);
+        let done = planned.and_then(|changes| apply(engine, instance, *event, &changes));
         first = first.and(done.map_err(|error| engine.log_error(instance, error)));
     }
     if let Some(session) = engine.attachments.session_mut(instance) {
-        session.kernel_mut().forget_ahead();
-        session.drop_prepared();
+        session.forget_ahead();
     }
     if bulk.is_some() {
         engine.attachments.guard_events(instance);
@@ -169,26 +139,30 @@ fn turn_on(engine: &mut Engine, instance: InstanceId, events: &[EventId]) -> Res
 fn turn_off(engine: &mut Engine, instance: InstanceId, events: &[EventId]) -> Result<(), CommandError> {
     engine.instances.state(instance)?.expand();
     engine.collect(instance);
-    let steps = events.iter().map(|event| (*event, step(Goal::Off, situation(engine, instance, *event))));
-    let steps: Vec<(EventId, Step)> = steps.collect();
-    let of = |wanted: Step| steps.iter().filter(move |(_, step)| *step == wanted).map(|(event, _)| *event);
+    let mut first = Ok(());
+    let (mut detached, mut others) = (Vec::new(), Vec::new());
+    for event in events {
+        match plan_event(engine, instance, *event, Goal::Off) {
+            Ok(changes) if changes == [Change::Detach] => detached.push(*event),
+            Ok(changes) => others.push((*event, changes)),
+            Err(error) => first = first.and(Err(error)),
+        }
+    }
     let mut gone = Vec::new();
-    let detached: Vec<EventId> = of(Step::Detach).collect();
     for batch in detached.chunks(BATCH) {
         gone.extend(detach_events(engine, instance, batch)?);
         engine.yield_to_readers();
     }
-    if let Some(session) = engine.attachments.session(instance) {
-        of(Step::TurnOff).chain(of(Step::Idle)).for_each(|event| session.set_soft_off(event, true));
-    }
-    of(Step::Idle).for_each(|event| make_idle(engine, instance, event));
-    let mut first = Ok(());
-    for event in gone {
-        first = first.and(link_eprobe(engine, instance, event, false));
+    for (event, changes) in others {
+        first = first.and(apply(engine, instance, event, &changes));
         engine.yield_to_readers();
     }
-    for event in events {
-        first = first.and(dependents::propagate_enabled(engine, instance, *event));
+    for event in &gone {
+        first = first.and(link_eprobe(engine, instance, *event, false));
+        engine.yield_to_readers();
+    }
+    for event in gone {
+        first = first.and(dependents::propagate_enabled(engine, instance, event));
         engine.yield_to_readers();
     }
     first
@@ -196,34 +170,65 @@ fn turn_off(engine: &mut Engine, instance: InstanceId, events: &[EventId]) -> Re
 
 /// Makes one event match its instance's state. The event stays enabled or disabled.
 fn follow_state(engine: &mut Engine, instance: InstanceId, event: EventId) -> Result<(), CommandError> {
-    let is = situation(engine, instance, event);
-    match step(Goal::Unchanged, is) {
-        Step::Attach { begins_off } => {
-            off_thread::choose_hooks(engine, &[event]);
-            attach_event(engine, instance, event, begins_off)
-        }
-        Step::Detach => {
-            let mut first = Ok(());
-            for gone in detach_events(engine, instance, &[event])? {
-                first = first.and(link_eprobe(engine, instance, gone, false));
-            }
-            first.and(dependents::propagate_enabled(engine, instance, event))
-        }
-        Step::Idle => {
-            make_idle(engine, instance, event);
-            engine.instances.state(instance)?.enabled.insert(event);
-            dependents::propagate_enabled(engine, instance, event)
-        }
-        Step::Replace | Step::TurnOn | Step::TurnOff => replace_program(engine, instance, event),
+    if engine.registry.is_special(event) {
+        return set_marker(engine, instance, event);
     }
+    let changes = plan_event(engine, instance, event, Goal::Unchanged)?;
+    if changes.iter().any(|change| matches!(change, Change::Attach { .. })) {
+        off_thread::choose_hooks(engine, &[event]);
+    }
+    apply(engine, instance, event, &changes)
 }
 
-/// Removes the program of an event that counts as attached.
-fn make_idle(engine: &mut Engine, instance: InstanceId, event: EventId) {
-    probe_counts::keep_counts(engine, instance, &[event]);
-    if let Some(session) = engine.attachments.session_mut(instance) {
-        session.idle_at(event);
+/// Makes the changes of an event, up to the first that is refused. A refused probe does not keep the event's other
+/// probes from their changes.
+fn apply(
+    engine: &mut Engine,
+    instance: InstanceId,
+    event: EventId,
+    changes: &[Change],
+) -> Result<(), CommandError> {
+    let mut refused = Ok(());
+    for change in changes {
+        match change {
+            Change::Attach { begins_off } => {
+                attach_event(engine, instance, event, *begins_off)?;
+                follow_slot(engine, instance, event)?;
+            }
+            Change::SetOff(off) => {
+                if let Some(session) = engine.attachments.session_mut(instance) {
+                    session.set_off(event, *off);
+                }
+            }
+            Change::Replace => replace_program(engine, instance, event)?,
+            Change::Arrange => {
+                refused = arrange_probes(engine, instance, event);
+                follow_slot(engine, instance, event)?;
+            }
+            Change::MakeIdle => {
+                probe_counts::keep_counts(engine, instance, &[event]);
+                if let Some(session) = engine.attachments.session_mut(instance) {
+                    session.detach([event]);
+                }
+                engine.instances.state(instance)?.enabled.insert(event);
+                dependents::propagate_enabled(engine, instance, event)?;
+            }
+            Change::Detach => {
+                let gone = detach_events(engine, instance, &[event])?;
+                let linked = gone.into_iter().map(|event| link_eprobe(engine, instance, event, false));
+                let linked = linked.fold(Ok(()), Result::and);
+                linked.and(dependents::propagate_enabled(engine, instance, event))?;
+            }
+        }
     }
+    refused
+}
+
+/// Replaces the programs of the triggers that enable or disable an event, which may be its own, if the event has another
+/// slot now.
+fn follow_slot(engine: &mut Engine, instance: InstanceId, event: EventId) -> Result<(), CommandError> {
+    let switching = engine.instances.state(instance)?.triggers.switching(event, false);
+    switching.into_iter().map(|other| follow_state(engine, instance, other)).fold(Ok(()), Result::and)
 }
 
 /// Detaches events. Returns those that were attached.
@@ -256,27 +261,28 @@ fn await_opened(engine: &mut Engine, instance: InstanceId, event: EventId) {
     while is_due(engine) && !engine.scheduler.is_stopping() && engine.wait_for_readers() {}
 }
 
-/// Replaces the program of an attached event by the wanted one. An event that is not attached stays detached.
+/// Replaces the programs of an attached event by the wanted ones.
 fn replace_program(engine: &mut Engine, instance: InstanceId, event: EventId) -> Result<(), CommandError> {
-    engine.instances.state(instance)?;
-    if engine.attachments.session(instance).is_none() {
-        return Ok(());
-    }
     let catalogue = engine.registry.events().clone();
-    // An event whose format was never read was never attached.
-    let Some(format) = catalogue.known_format(event) else {
-        return dependents::propagate_enabled(engine, instance, event);
-    };
-    let special = catalogue.get(event).is_some_and(|known| catalogue.is_special(known.system));
+    let format = catalogue.known_format(event).ok_or(ErrorKind::Gone)?;
     desired::with_config(engine, instance, event, format, |session, config| {
-        let done = if special {
-            session.set_marker(event, (!config.settings.triggers.is_empty()).then_some(config))
-        } else {
-            session.change(event, config)
-        };
-        done.map_err(CommandError::from)
+        Ok(session.change(event, config)?)
     })?;
     dependents::propagate_enabled(engine, instance, event)
+}
+
+/// Sets or removes the program that runs the triggers of an event of marks.
+fn set_marker(engine: &mut Engine, instance: InstanceId, event: EventId) -> Result<(), CommandError> {
+    let catalogue = engine.registry.events().clone();
+    engine.instances.state(instance)?;
+    let Some(format) =
+        catalogue.known_format(event).filter(|_| engine.attachments.session(instance).is_some())
+    else {
+        return Ok(());
+    };
+    desired::with_config(engine, instance, event, format, |session, config| {
+        Ok(session.set_marker(event, (!config.settings.triggers.is_empty()).then_some(config))?)
+    })
 }
 
 /// Adds or removes the reference of an event probe to its target event, which has the probe among its triggers
@@ -292,7 +298,7 @@ pub(super) fn link_eprobe(
         return Ok(());
     }
     let probes = engine.registry.dynamic().probes_of(event).unwrap_or_default();
-    for probe in probes {
+    for Defined { probe, .. } in probes {
         let Target::Event { system, name, .. } = &probe.event.target else { continue };
         let target = engine
             .registry
@@ -340,42 +346,4 @@ pub(crate) fn soft_mode_put(
 ) -> Result<(), CommandError> {
     engine.instances.state(instance)?.triggers.soft_mode_put(event, idle);
     reconcile(engine, instance, &[event], Goal::Unchanged)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ATTACHED: Situation =
-        Situation { soft: false, may_idle: false, attached: true, idle: false, off: false };
-
-    #[test]
-    fn user_space_turns_events_on_and_off() {
-        let nothing = Situation::default();
-        assert_eq!(step(Goal::On, nothing), Step::Attach { begins_off: false });
-        assert_eq!(step(Goal::On, ATTACHED), Step::TurnOn);
-        let idle = Situation { soft: true, may_idle: true, idle: true, off: true, ..ATTACHED };
-        assert_eq!(step(Goal::On, idle), Step::Attach { begins_off: false });
-        assert_eq!(step(Goal::Off, ATTACHED), Step::Detach);
-        assert_eq!(step(Goal::Off, Situation { soft: true, ..ATTACHED }), Step::TurnOff);
-        assert_eq!(step(Goal::Off, Situation { soft: true, may_idle: true, ..ATTACHED }), Step::Idle);
-        assert_eq!(step(Goal::Off, nothing), Step::Detach);
-    }
-
-    #[test]
-    fn reasons_for_soft_mode_come_and_go() {
-        let unchanged = |is| step(Goal::Unchanged, is);
-        let soft = Situation { soft: true, ..Situation::default() };
-        assert_eq!(unchanged(soft), Step::Attach { begins_off: true });
-        assert_eq!(unchanged(Situation { may_idle: true, ..soft }), Step::Idle);
-        let idle = Situation { soft: true, may_idle: true, idle: true, off: true, ..ATTACHED };
-        assert_eq!(unchanged(idle), Step::Replace);
-        assert_eq!(unchanged(Situation { may_idle: false, ..idle }), Step::Attach { begins_off: true });
-        assert_eq!(unchanged(Situation { idle: false, ..idle }), Step::Idle);
-        assert_eq!(unchanged(Situation { soft: false, may_idle: false, idle: false, ..idle }), Step::Detach);
-        // The last reference is removed while the event is enabled.
-        assert_eq!(unchanged(ATTACHED), Step::Replace);
-        assert_eq!(unchanged(Situation { soft: true, ..ATTACHED }), Step::Replace);
-        assert_eq!(unchanged(Situation::default()), Step::Replace);
-    }
 }

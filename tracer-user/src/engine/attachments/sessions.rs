@@ -7,10 +7,13 @@ use std::{collections::BTreeMap, os::fd::OwnedFd, sync::Arc};
 
 use crate::{
     attach::{AttachPoint, DETACH_MAX, Guard, INLINE_CLOSE_MAX, take_unused},
-    engine::attachments::{
-        AttachOptions,
-        hook_choices::HookChoices,
-        session::{InstanceSession, SessionFactory},
+    engine::{
+        attachments::{
+            AttachOptions,
+            hook_choices::HookChoices,
+            session::{InstanceSession, SessionFactory, table::ProgramRole},
+        },
+        registry::profile::BySerial,
     },
     event::{EventId, InstanceId},
     sys::bpf::{cpu_ring::CpuRing, ring::RingMemory},
@@ -54,6 +57,18 @@ impl Attachments {
         self.sessions.iter().map(|(instance, session)| (*instance, session))
     }
 
+    /// Closes the perf events that were opened for an instance and not used.
+    pub(crate) fn forget_opened(&mut self, instance: InstanceId) {
+        if let Some(session) = self.session_mut(instance) {
+            session.kernel_mut().opened().forget();
+        }
+    }
+
+    /// Hits and misses of an event's probes in an instance.
+    pub(crate) fn probe_counts(&self, instance: InstanceId, event: EventId) -> Option<BySerial> {
+        Some(self.session(instance)?.table.get(event, ProgramRole::Probe)?.counts())
+    }
+
     /// Adds the session of an instance.
     pub(crate) fn insert(&mut self, instance: InstanceId, session: InstanceSession) {
         self.sessions.insert(instance, session);
@@ -87,16 +102,6 @@ impl Attachments {
     /// The hooks of events, mutable.
     pub(crate) fn hooks_mut(&mut self) -> &mut HookChoices {
         &mut self.hooks
-    }
-
-    /// Whether an event counts as attached but has no program, because it is disabled and needs none.
-    pub(crate) fn is_idle(&self, instance: InstanceId, event: EventId) -> bool {
-        self.session(instance).is_some_and(|session| session.is_idle(event))
-    }
-
-    /// Whether an attached event is soft-disabled, by a trigger or by user space.
-    pub(crate) fn is_soft_off(&self, instance: InstanceId, event: EventId) -> bool {
-        self.session(instance).is_some_and(|session| session.is_soft_off(event))
     }
 
     /// The ring buffers of all instances that wake their reader.

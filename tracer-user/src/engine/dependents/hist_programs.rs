@@ -12,7 +12,7 @@ use crate::{
         Cooperative, Engine,
         attachments::{off_thread, session::InstanceSession},
         command::error::{CommandError, ErrorKind},
-        dependents::{self, emission},
+        dependents::{self, emission, sources::RecordSources},
         histograms::tables::{Table, TablePrograms},
         hooks::{self, AttachPlan},
     },
@@ -64,7 +64,7 @@ pub(crate) fn run_table(
 ) -> Result<(), CommandError> {
     let trigger = engine.histograms.trigger(id).ok_or(ErrorKind::Gone)?.clone();
     let event = engine.histograms.table(instance, id).ok_or(ErrorKind::Gone)?.event;
-    if dependents::is_relayed(engine, event) {
+    if RecordSources::of(engine).is_relayed(event) {
         return dependents::rebuild_dependents(engine, instance, event);
     }
     let chosen = hist_hook(engine, event, &trigger);
@@ -257,7 +257,7 @@ fn rebuild_emitter(engine: &mut Engine, instance: InstanceId, trigger: &Trigger)
             tracing::warn!("{error}");
         }
     }
-    if dependents::is_relayed(engine, event) {
+    if RecordSources::of(engine).is_relayed(event) {
         dependents::rebuild_dependents(engine, instance, event)
     } else {
         Ok(())

@@ -6,8 +6,10 @@
 
 pub(crate) mod emission;
 pub(crate) mod hist_programs;
+pub(crate) mod sources;
 pub(crate) mod writer_stack;
 
+use self::sources::{RecordSources, Source};
 use crate::{
     attach::{self, AttachPoint, Block, Relayed},
     code::lower::hist::Entry,
@@ -15,40 +17,27 @@ use crate::{
         Engine,
         attachments::{
             desired, off_thread,
+            plan::ProbeState,
             session::{
                 InstanceSession,
-                table::{AttachedPart, AttachedParts, ProgramRole},
+                table::{AttachedPart, AttachedParts, ProbePart, ProbeProgram, ProgramRole},
             },
         },
         command::error::{CommandError, ErrorKind},
         facts::Facts,
-        hooks::{self, AttachPlan},
+        hooks::AttachPlan,
         probes,
         records::mark::Writer,
     },
-    event::{EventId, Format, InstanceId, dynamic::Target},
-    lang::define::Probe,
+    event::{EventId, Format, InstanceId},
+    lang::define::{Defined, Probe},
     plan::source::ProgramContext,
 };
-
-/// The source of the records of an event without a tracepoint.
-enum Source {
-    /// Programs that emit it.
-    Emission,
-    /// The target event of an event probe.
-    Event(EventId),
-    /// Its own hooks.
-    Hooks(Vec<Probe>),
-    /// The place of a program's event.
-    Place(AttachPlan),
-    /// Clients that write records.
-    Writers,
-}
 
 /// The hook of a relay.
 enum Hooked {
     /// The best hook of a probe.
-    Probe(Probe),
+    Probe(Box<Defined>),
     /// This hook.
     At(AttachPlan),
 }
@@ -56,61 +45,18 @@ enum Hooked {
 impl Hooked {
     fn probe(&self) -> Option<&Probe> {
         match self {
-            Self::Probe(probe) => Some(probe),
+            Self::Probe(defined) => Some(&defined.probe),
             Self::At(_) => None,
         }
     }
-}
 
-/// The source of an event's records; `None` for the kernel's own events.
-fn source(engine: &Engine, event: EventId) -> Option<Source> {
-    if engine.registry.synthetic().contains(event) {
-        return Some(Source::Emission);
+    /// As [`ProbePart::serial`].
+    fn serial(&self) -> u64 {
+        match self {
+            Self::Probe(defined) => defined.serial,
+            Self::At(_) => 0,
+        }
     }
-    if engine.user.has(event) {
-        return Some(Source::Writers);
-    }
-    let chosen = |format: &Format| engine.registry.programs().chosen(event, format);
-    if let Some(place) = engine.registry.events().known_format(event).and_then(chosen) {
-        return Some(Source::Place(place));
-    }
-    let probes = engine.registry.dynamic().probes_of(event)?;
-    if let Some((target, _)) = probes.first().and_then(|probe| eprobe_target(engine, probe)) {
-        return Some(Source::Event(target));
-    }
-    Some(Source::Hooks(probes))
-}
-
-/// Whether an event only ever happens with interrupts off. An event probe happens where its target does.
-fn irqs_off(engine: &Engine, event: EventId) -> bool {
-    match source(engine, event) {
-        Some(Source::Hooks(probes)) => probes.iter().all(hooks::probe_irqs_off),
-        Some(Source::Event(target)) => irqs_off(engine, target),
-        Some(Source::Emission | Source::Writers | Source::Place(_)) | None => false,
-    }
-}
-
-/// Whether the dependents of an event get its records from relays.
-pub(crate) fn is_relayed(engine: &Engine, event: EventId) -> bool {
-    matches!(source(engine, event), Some(Source::Hooks(_) | Source::Event(_) | Source::Place(_)))
-}
-
-/// The target event of an event probe, if the kernel does not know it, and the sources of values in its records.
-pub(crate) fn eprobe_target(engine: &Engine, probe: &Probe) -> Option<(EventId, ProgramContext)> {
-    let Target::Event { system, name, filter } = &probe.event.target else { return None };
-    let event = engine.registry.events().find(engine.registry.events().find_system(system)?, name)?;
-    let format =
-        engine.registry.events().known_format(event).filter(|_| engine.registry.events().is_made(event))?;
-    let context = probes::on_record(probe, filter.as_deref(), format, &engine.facts);
-    context.map_err(|why| tracing::warn!("{}: {why}", probe.event.name)).ok().map(|context| (event, context))
-}
-
-/// The event probes on an event that the kernel does not know.
-fn probes_on(engine: &Engine, event: EventId) -> Vec<(EventId, ProgramContext)> {
-    let name = engine.registry.events().full_name(event);
-    let Some((system, name)) = name.split_once(':') else { return Vec::new() };
-    let all = engine.registry.dynamic().eprobes_on(system, name);
-    all.into_iter().filter_map(|(event, probe)| Some((event, eprobe_target(engine, &probe)?.1))).collect()
 }
 
 /// The dependents of an event in an instance, as parts of a program that has the event's records. `outer` are the
@@ -137,9 +83,9 @@ fn parts_after(
     outer: &mut Vec<EventId>,
 ) -> Result<Vec<Block>, CommandError> {
     let mut parts = hist_programs::hist_parts(engine, instance, event, Entry::Record, outer)?;
-    let irqs_off = irqs_off(engine, event);
+    let irqs_off = RecordSources::of(engine).irqs_off(event);
     let (catalogue, facts) = (engine.registry.events().clone(), engine.facts.clone());
-    for (probe, context) in probes_on(engine, event) {
+    for (probe, context) in RecordSources::of(engine).probes_on(event) {
         let format = catalogue.try_format(probe, &facts)?;
         if engine.attachments.session(instance).is_none() {
             break;
@@ -188,7 +134,7 @@ pub(crate) fn pass_to_eprobes(
     writer: Writer,
 ) {
     let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
-    for (probe, _) in probes_on(engine, event) {
+    for (probe, _) in RecordSources::of(engine).probes_on(event) {
         emit_one(engine, instance, probe, record, writer);
         let Some(session) = engine.attachments.session(instance) else { continue };
         for relay in session.table.get(probe, ProgramRole::Relay).into_iter().flat_map(AttachedParts::iter) {
@@ -213,8 +159,9 @@ fn emit_one(engine: &mut Engine, instance: InstanceId, event: EventId, record: &
 fn relay_writers(engine: &mut Engine, instance: InstanceId, event: EventId) -> Result<(), CommandError> {
     let parts = hist_programs::hist_parts(engine, instance, event, Entry::Injected, &mut vec![event])?;
     let probes = engine.registry.dynamic().probes_of(event).unwrap_or_default();
-    let hooks: Vec<ProgramContext> =
-        probes.iter().filter_map(|probe| Some(eprobe_target(engine, probe)?.1)).collect();
+    let sources = RecordSources::of(engine);
+    let hooks = probes.iter().filter_map(|defined| Some(sources.eprobe_target(&defined.probe)?.1));
+    let hooks: Vec<ProgramContext> = hooks.collect();
     let (catalogue, facts) = (engine.registry.events().clone(), engine.facts.clone());
     let format = catalogue.try_format(event, &facts)?;
     let Some(session) = engine.attachments.session_mut(instance) else { return Ok(()) };
@@ -225,7 +172,8 @@ fn relay_writers(engine: &mut Engine, instance: InstanceId, event: EventId) -> R
     let mut relays = AttachedParts::default();
     for context in hooks {
         let place = AttachPlan::new(context, AttachPoint::Inject);
-        relays.0.push(Some(attach_relay(session, &Hooked::At(place), format, &parts, &facts)?));
+        let part = attach_relay(session, &Hooked::At(place), format, &parts, &facts)?;
+        relays.probes.push(ProbePart::attached(0, part));
     }
     session.table.insert(event, ProgramRole::Relay, relays);
     Ok(())
@@ -237,7 +185,7 @@ pub(crate) fn propagate_enabled(
     instance: InstanceId,
     event: EventId,
 ) -> Result<(), CommandError> {
-    match source(engine, event) {
+    match RecordSources::of(engine).source(event) {
         Some(Source::Emission) => {
             emission::relink(engine, event);
             Ok(())
@@ -254,21 +202,21 @@ pub(crate) fn rebuild_dependents(
     instance: InstanceId,
     event: EventId,
 ) -> Result<(), CommandError> {
-    match source(engine, event) {
+    match RecordSources::of(engine).source(event) {
         None | Some(Source::Writers) => Ok(()),
         Some(Source::Emission) => {
             emission::relink(engine, event);
             Ok(())
         }
         Some(Source::Event(target)) => {
-            if matches!(source(engine, target), Some(Source::Emission | Source::Writers)) {
+            if matches!(RecordSources::of(engine).source(target), Some(Source::Emission | Source::Writers)) {
                 relay_writers(engine, instance, event)?;
             }
             rebuild_dependents(engine, instance, target)
         }
         Some(source @ (Source::Hooks(_) | Source::Place(_))) => {
             let probes = match source {
-                Source::Hooks(probes) => probes.into_iter().map(Hooked::Probe).collect(),
+                Source::Hooks(probes) => probes.into_iter().map(Box::new).map(Hooked::Probe).collect(),
                 Source::Place(place) => vec![Hooked::At(place)],
                 Source::Emission | Source::Event(_) | Source::Writers => Vec::new(),
             };
@@ -285,20 +233,24 @@ pub(crate) fn rebuild_dependents(
             }
             let (catalogue, facts) = (engine.registry.events().clone(), engine.facts.clone());
             let format = catalogue.try_format(event, &facts)?;
-            let probes: Vec<Probe> = each.iter().filter_map(|(hooked, _)| hooked.probe().cloned()).collect();
-            let is_new = engine.attachments.session(instance);
-            if is_new.is_some_and(|session| !session.table.has(event, ProgramRole::Relay)) {
-                off_thread::open_for_probes(engine, instance, event, &probes);
-            }
+            let session = engine.attachments.session(instance);
+            let known: Vec<u64> = session
+                .and_then(|session| session.table.get(event, ProgramRole::Relay))
+                .map(|relays| relays.states().filter(|(_, state)| *state == ProbeState::Attached))
+                .map(|attached| attached.map(|(serial, _)| serial).collect())
+                .unwrap_or_default();
+            let new = each.iter().map(|(hooked, _)| hooked).filter(|one| !known.contains(&one.serial()));
+            off_thread::open_for_probes(engine, instance, event, new.filter_map(Hooked::probe));
             let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
             let done = attach_relays(session, event, format, each, &facts);
-            off_thread::forget_opened(engine, instance);
+            engine.attachments.forget_opened(instance);
             done
         }
     }
 }
 
-/// Passes the records of a dynamic event, probe by probe, to parts.
+/// Passes the records of a dynamic event, probe by probe, to parts. Relays of probes that stay keep their hooks. A relay
+/// whose program is refused keeps the old one, and a new one that is refused is missing.
 fn attach_relays(
     session: &mut InstanceSession,
     event: EventId,
@@ -306,23 +258,40 @@ fn attach_relays(
     probes: Vec<(Hooked, Vec<Block>)>,
     facts: &Facts,
 ) -> Result<(), CommandError> {
-    let known = session.table.take(event, ProgramRole::Relay).filter(|known| known.0.len() == probes.len());
-    let Some(mut known) = known else {
-        let attach = |(probe, parts): (Hooked, Vec<Block>)| {
-            attach_relay(session, &probe, format, &parts, facts).map(Some)
-        };
-        let relays = probes.into_iter().map(attach).collect::<Result<_, _>>()?;
-        session.table.insert(event, ProgramRole::Relay, AttachedParts(relays));
-        return Ok(());
-    };
-    // A relay whose program is refused keeps the old one.
+    let known = session.table.take(event, ProgramRole::Relay);
+    let is_new = known.is_none();
+    let mut known = known.unwrap_or_default();
+    let mut relays = AttachedParts::default();
     let mut first = Ok(());
-    for (relay, (_, parts)) in known.iter_mut().zip(&probes) {
-        let AttachedPart { attached, plan } = relay;
-        first = first.and(session.kernel().replace_relay(attached, format, &plan.context, parts));
+    for (hooked, parts) in probes {
+        let serial = hooked.serial();
+        if hooked.probe().is_some_and(|probe| probes::waits(probe, facts) == Some(true)) {
+            relays.probes.push(ProbePart { serial, program: ProbeProgram::Waits });
+            continue;
+        }
+        let before = known.take_serial(serial).map(|probe| probe.program);
+        let was_refused = matches!(before, Some(ProbeProgram::Refused));
+        let program = match before {
+            Some(ProbeProgram::Attached(mut part)) => {
+                let AttachedPart { attached, plan } = &mut *part;
+                let replaced = session.kernel().replace_relay(attached, format, &plan.context, &parts);
+                first = first.and(replaced.map_err(CommandError::from));
+                ProbeProgram::Attached(part)
+            }
+            _ => match attach_relay(session, &hooked, format, &parts, facts) {
+                Ok(part) => part.into(),
+                Err(error) if is_new => return Err(error),
+                Err(error) => {
+                    // The error of a relay is returned once.
+                    first = if was_refused { first } else { first.and(Err(error)) };
+                    ProbeProgram::Refused
+                }
+            },
+        };
+        relays.probes.push(ProbePart { serial, program });
     }
-    session.table.insert(event, ProgramRole::Relay, known);
-    Ok(first?)
+    session.table.insert(event, ProgramRole::Relay, relays);
+    first
 }
 
 fn attach_relay(
@@ -332,20 +301,14 @@ fn attach_relay(
     parts: &[Block],
     facts: &Facts,
 ) -> Result<AttachedPart, CommandError> {
-    let probes::Candidates { usable, lacking: mut tried } = match hooked {
-        Hooked::Probe(probe) => probes::candidates(probe, facts),
+    let candidates = match hooked {
+        Hooked::Probe(defined) => probes::candidates(&defined.probe, facts),
         Hooked::At(place) => {
             probes::Candidates { usable: vec![place.clone()], lacking: probes::Tried::default() }
         }
     };
-    for candidate in usable {
-        match session.kernel_mut().attach_relay(format, &candidate.context, &candidate.point, parts) {
-            Ok(relay) => return Ok(AttachedPart::new(relay, candidate)),
-            Err(error) => {
-                tracing::debug!("{error}: {}", error.verifier_log().unwrap_or_default());
-                tried.refused(candidate.name(), &error);
-            }
-        }
-    }
-    Err(tried.into())
+    let (relay, plan) = candidates.first(|candidate| {
+        session.kernel_mut().attach_relay(format, &candidate.context, &candidate.point, parts)
+    })?;
+    Ok(AttachedPart::new(relay, plan))
 }

@@ -28,7 +28,7 @@ pub(crate) fn perform(
 /// Records the kernel stack of a record's writer.
 fn stack_of_writer(engine: &mut Engine, instance: InstanceId, record: &[u8], writer: Writer) {
     let facts = engine.facts.clone();
-    let kind = desired::stack_kinds(engine)[0];
+    let kind = desired::stack_kinds(&engine.facts, engine.registry.events())[0];
     if !engine.status(instance).is_some_and(|status| status.records()) {
         return;
     }

@@ -19,7 +19,7 @@ use crate::{
             reconcile::{self, Goal},
         },
         command::error::{CommandError, ErrorKind},
-        dependents::{self, hist_programs},
+        dependents::{self, emission, hist_programs},
         histograms::{tables::Table, text::shown},
         operations::buffers,
     },
@@ -290,6 +290,8 @@ fn add_table(engine: &mut Engine, instance: InstanceId, id: TriggerId) -> Result
     if done.is_ok() && !engine.registry.is_special(event) {
         done = reconcile::soft_mode_get(engine, instance, event, true);
         is_counted = done.is_ok();
+        // The programs that emit a synthetic event count in its tables.
+        emission::relink(engine, event);
     }
     done = done.and_then(|()| update_switches(engine, instance, event));
     if done.is_err() {
@@ -323,7 +325,7 @@ fn drop_table(engine: &mut Engine, instance: InstanceId, id: TriggerId) -> Resul
 
 /// Updates the programs of triggers that enable or disable an event's histograms.
 fn update_switches(engine: &mut Engine, instance: InstanceId, event: EventId) -> Result<(), CommandError> {
-    let switching = engine.instances.state(instance)?.triggers.switching_hists(event);
+    let switching = engine.instances.state(instance)?.triggers.switching(event, true);
     let mut first = Ok(());
     for other in switching {
         first = first.and(reconcile::reconcile(engine, instance, &[other], Goal::Unchanged));

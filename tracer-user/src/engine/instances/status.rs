@@ -63,7 +63,9 @@ impl Status<'_> {
 
     /// Whether an attached event is disabled, by a trigger or by a client.
     pub(crate) fn is_soft_off(&self, event: EventId) -> bool {
-        self.session.is_some_and(|session| session.is_soft_off(event))
+        // An enabled event without a program is disabled, and its references for soft mode need none.
+        self.state.is_enabled(event)
+            && self.session.is_some_and(|session| session.is_off(event).unwrap_or(true))
     }
 
     /// Whether an event is enabled, and no trigger has disabled it.

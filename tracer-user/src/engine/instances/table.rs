@@ -90,12 +90,6 @@ impl Instances {
         self.all.values().any(|instance| instance.is_enabled(event))
     }
 
-    /// The instances in which an event is enabled.
-    pub(crate) fn enabling(&self, event: EventId) -> Vec<InstanceId> {
-        let enabled = self.iter().filter(|(_, instance)| instance.is_enabled(event));
-        enabled.map(|(id, _)| id).collect()
-    }
-
     /// Whether an instance of this name can be made.
     ///
     /// # Errors

@@ -123,9 +123,9 @@ impl TriggerList {
         self.soft.get(&event).is_some_and(|soft| soft.reasons == soft.idle)
     }
 
-    /// The events with triggers that enable or disable an event's histograms.
-    pub(crate) fn switching_hists(&self, event: EventId) -> Vec<EventId> {
-        let switches = |trigger: &InstalledTrigger| matches!(trigger.kind, Kind::Switch(Switch { hist: true, .. }, target) if target == event);
+    /// The events with triggers that enable or disable an event, or its histograms (`hists`).
+    pub(crate) fn switching(&self, event: EventId, hists: bool) -> Vec<EventId> {
+        let switches = |trigger: &InstalledTrigger| trigger.kind.target() == Some((event, hists));
         let of = self.of.iter().filter(|(_, list)| list.iter().any(switches));
         of.map(|(event, _)| *event).collect()
     }
@@ -310,9 +310,10 @@ mod tests {
         assert_eq!(all.find(one, Kind::Switch(disable, eight)), None);
         let hists = Kind::Switch(Switch { enable: false, hist: true }, nine);
         assert_eq!(all.insert(four, InstalledTrigger::new(hists, 2, None)), Ok(Some(2)));
-        assert_eq!((all.switching_hists(nine), all.switching_hists(seven)), (vec![four], vec![]));
+        assert_eq!((all.switching(nine, true), all.switching(seven, true)), (vec![four], vec![]));
         let paused = all.plan(four, |_| None, |_| vec![3, 8]);
         assert_eq!(paused[0].action, Action::Hists { places: vec![3, 8], enable: false });
+        assert_eq!((all.switching(seven, false), all.switching(nine, false)), (vec![one], vec![]));
         assert!(all.remove(four, 0).is_some());
         let plan = all.plan(one, |_| Some(Slot::new(5)), |_| Vec::new());
         assert_eq!(plan[0].action, Action::Event { slot: Slot::new(5), enable: true });

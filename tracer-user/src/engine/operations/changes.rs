@@ -4,7 +4,11 @@ use crate::{
     buffer::clock::monotonic,
     engine::{
         Engine,
-        attachments::reconcile::{Goal, reconcile},
+        attachments::{
+            reconcile::{Goal, reconcile},
+            session::table::ProgramRole,
+        },
+        dependents,
         operations::buffers,
         registry::table::{EventChanges, RemovedEvent},
     },
@@ -30,16 +34,21 @@ pub(crate) fn apply_changes(engine: &mut Engine, changes: EventChanges) {
         }
     }
     for event in changes.redefined {
-        reattach(engine, event);
+        follow_probes(engine, event);
     }
 }
 
-/// Reattaches an event's probes where it is enabled.
-pub(crate) fn reattach(engine: &mut Engine, event: EventId) {
-    for instance in engine.instances.enabling(event) {
-        // Detaching cannot fail for the instance.
-        let _ = reconcile(engine, instance, &[event], Goal::Off);
-        if let Err(error) = reconcile(engine, instance, &[event], Goal::On) {
+/// Attaches and detaches an event's probes and relays, after its definitions or modules changed.
+pub(crate) fn follow_probes(engine: &mut Engine, event: EventId) {
+    for instance in engine.instances.ids() {
+        let is_relayed = engine
+            .attachments
+            .session(instance)
+            .is_some_and(|session| session.table.has(event, ProgramRole::Relay));
+        let relayed =
+            if is_relayed { dependents::rebuild_dependents(engine, instance, event) } else { Ok(()) };
+        let followed = reconcile(engine, instance, &[event], Goal::Unchanged);
+        for error in [relayed, followed].into_iter().filter_map(Result::err) {
             engine.log_error(instance, error);
         }
     }

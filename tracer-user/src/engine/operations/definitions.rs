@@ -7,7 +7,7 @@ use crate::{
         Cooperative, Engine,
         command::error::{CommandError, ErrorKind},
         histograms::commands as hist_commands,
-        operations::{changes, deleted_events, probe_counts},
+        operations::{changes, deleted_events},
         registry::table::{DefinitionOwner, EventChanges},
         user,
     },
@@ -33,7 +33,7 @@ pub fn definitions(engine: &Engine, file: File) -> Vec<u8> {
 
 /// Hits and misses of all probes of a kind: the content of `kprobe_profile` or `uprobe_profile`.
 pub fn profile(engine: &Engine, kind: Kind) -> Vec<u8> {
-    let counts = |instance, event| probe_counts::probe_counts(engine, instance, event);
+    let counts = |instance, event| engine.attachments.probe_counts(instance, event);
     engine.registry.dynamic().profile_text(kind, &counts)
 }
 

@@ -4,11 +4,20 @@ use std::sync::Arc;
 
 use crate::{
     engine::{
-        Cooperative, Engine, InstanceCommand, attachments::session::table::ProgramRole,
-        instances::select::Selector, operations::changes, probes, registry::table::EventChanges,
+        Cooperative, Engine, InstanceCommand,
+        attachments::{
+            plan::{ProbeState, WantedProbe},
+            session::{
+                InstanceSession,
+                table::{AttachedParts, ProgramRole},
+            },
+        },
+        instances::select::Selector,
+        operations::changes,
+        probes,
+        registry::table::EventChanges,
     },
     event::EventId,
-    lang::define::Probe,
 };
 
 impl Engine {
@@ -38,7 +47,7 @@ impl Engine {
             changes::apply_changes(self, changes);
             enable_awaited(self);
         }
-        reattach_moved_probes(self);
+        follow_moved_probes(self);
         self.scheduler.set_lookups_wait(false);
     }
 }
@@ -59,24 +68,25 @@ fn enable_awaited(engine: &mut Engine) {
 }
 
 /// Attaches probes that waited for a module, and detaches probes whose module was unloaded.
-fn reattach_moved_probes(engine: &mut Engine) {
+fn follow_moved_probes(engine: &mut Engine) {
     engine.registry.dynamic_mut().forget_sites();
     let facts = Arc::clone(&engine.facts);
-    let waits = |probe: &Probe| probes::waits(probe, &facts);
     let events: Vec<EventId> = engine.registry.dynamic().numbers().collect();
     for event in events {
         let probes = engine.registry.dynamic().probes_of(event).unwrap_or_default();
-        let waits: Vec<Option<bool>> = probes.iter().map(waits).collect();
-        let mut attached = engine
-            .attachments
-            .sessions()
-            .filter_map(|(_, session)| session.table.get(event, ProgramRole::Probe));
-        let stale = attached.any(|attached| {
-            attached.waiting().zip(&waits).any(|(was, now)| now.is_some_and(|now| was != now))
-        });
-        drop(attached);
-        if stale {
-            changes::reattach(engine, event);
+        let is_moved = |(serial, state): (u64, ProbeState)| {
+            let defined = probes.iter().find(|defined| defined.serial == serial);
+            let waits = defined.and_then(|defined| probes::waits(&defined.probe, &facts));
+            !WantedProbe { serial, waits }.is(state)
+        };
+        let of_event = |session: &InstanceSession| {
+            let roles = [ProgramRole::Probe, ProgramRole::Relay];
+            let parts = roles.into_iter().filter_map(|role| session.table.get(event, role));
+            parts.flat_map(AttachedParts::states).any(is_moved)
+        };
+        let moved = engine.attachments.sessions().any(|(_, session)| of_event(session));
+        if moved {
+            changes::follow_probes(engine, event);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Counts of the hits of dynamic events' probes, which remain after the instance that counted them.
 
 use crate::{
-    engine::{Engine, attachments::session::table::ProgramRole, registry::profile::Count},
+    engine::{Engine, registry::profile::BySerial},
     event::{EventId, InstanceId},
 };
 
@@ -14,15 +14,13 @@ pub(crate) fn keep_counts(engine: &mut Engine, instance: InstanceId, events: &[E
         let next =
             engine.instances.iter().find(|(other, state)| *other != instance && state.is_enabled(event));
         let next = next.map(|(other, _)| other);
-        let counts: Vec<(InstanceId, Option<Vec<Count>>)> =
-            next.into_iter().chain([instance]).map(|one| (one, probe_counts(engine, one, event))).collect();
+        let counts: Vec<(InstanceId, Option<BySerial>)> = next
+            .into_iter()
+            .chain([instance])
+            .map(|one| (one, engine.attachments.probe_counts(one, event)))
+            .collect();
         let counts =
             |instance: InstanceId, _: EventId| counts.iter().find(|(one, _)| *one == instance)?.1.clone();
         engine.registry.dynamic_mut().profile_mut().switch_counter(event, next, &counts);
     }
-}
-
-/// Hits and misses of an event's probes in an instance.
-pub(crate) fn probe_counts(engine: &Engine, instance: InstanceId, event: EventId) -> Option<Vec<Count>> {
-    Some(engine.attachments.session(instance)?.table.get(event, ProgramRole::Probe)?.counts())
 }

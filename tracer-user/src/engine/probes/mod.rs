@@ -172,6 +172,30 @@ pub fn candidates(probe: &Probe, facts: &Facts) -> Candidates {
 }
 
 impl Candidates {
+    /// Tries the usable hooks, best first, until the kernel accepts one.
+    ///
+    /// # Errors
+    /// All hooks, each with the reason why it is not used.
+    pub(crate) fn first<T>(
+        self,
+        mut attempt: impl FnMut(&AttachPlan) -> Result<T, AttachError>,
+    ) -> Result<(T, AttachPlan), Tried> {
+        let Self { usable, lacking: mut tried } = self;
+        for candidate in usable {
+            match attempt(&candidate) {
+                Ok(done) => {
+                    tracing::debug!(hook = candidate.name(), %tried);
+                    return Ok((done, candidate));
+                }
+                Err(error) => {
+                    tracing::debug!("{error}: {}", error.verifier_log().unwrap_or_default());
+                    tried.refused(candidate.name(), &error);
+                }
+            }
+        }
+        Err(tried)
+    }
+
     fn offer(&mut self, probe: &Probe, given: ProbeContext, addresses: Addresses, point: AttachPoint) {
         match probe::plan(probe, given, addresses) {
             Ok(plan) => {

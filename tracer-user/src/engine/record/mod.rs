@@ -23,6 +23,7 @@ use crate::{
         Engine,
         attachments::{
             AttachOptions, RecordingOptions,
+            plan::ProbeState,
             reconcile::{Goal, reconcile},
             session::{InstanceSession, attached_event, table::ProgramRole},
             sessions::Attachments,
@@ -280,12 +281,15 @@ fn refused(engine: &Engine, events: &[EventId], error: CommandError) -> StartErr
 fn without_module(engine: &Engine, events: &[EventId]) -> Option<StartError> {
     let session = engine.attachments.session(InstanceId::TOP)?;
     let waits = |event: EventId| {
-        session.table.get(event, ProgramRole::Probe).is_some_and(|probes| probes.waiting().any(|one| one))
+        session
+            .table
+            .get(event, ProgramRole::Probe)
+            .is_some_and(|probes| probes.states().any(|(_, state)| state == ProbeState::Waits))
     };
     let event = events.iter().copied().find(|event| waits(*event))?;
     let probes = engine.registry.dynamic().probes_of(event).unwrap_or_default();
-    let waiting = probes.iter().find(|probe| probes::waits(probe, &engine.facts) == Some(true))?;
-    let mut tried = probes::candidates(waiting, &engine.facts).lacking;
+    let waiting = probes.iter().find(|one| probes::waits(&one.probe, &engine.facts) == Some(true))?;
+    let mut tried = probes::candidates(&waiting.probe, &engine.facts).lacking;
     tried.add("module", "it is not loaded");
     Some(StartError { event: Some(engine.registry().events().full_name(event)), error: tried.into() })
 }

@@ -208,10 +208,11 @@ impl Selection {
     pub fn events(&self) -> impl Iterator<Item = SelectedEvent<'_>> {
         let registry = self.engine.registry();
         self.events.iter().filter_map(|event| {
+            let defined = registry.dynamic().probes_of(*event).unwrap_or_default();
             Some(SelectedEvent {
                 format: registry.events().format(*event, &self.engine.facts)?,
                 filter: self.filter(*event),
-                probes: registry.dynamic().probes_of(*event).unwrap_or_default(),
+                probes: defined.into_iter().map(|defined| defined.probe).collect(),
             })
         })
     }

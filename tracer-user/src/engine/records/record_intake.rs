@@ -102,7 +102,7 @@ pub fn collect_names(engine: &mut Engine) {
 /// One step; `None` if another one is needed.
 fn collect_part(engine: &mut Engine, instance: InstanceId, part: &mut Part) -> Option<u64> {
     collect_names(engine);
-    let stacks = desired::stack_kinds(engine);
+    let stacks = desired::stack_kinds(&engine.facts, engine.registry.events());
     let Some(state) = engine.instances.get_mut(instance) else { return Some(u64::MAX) };
     let Some(session) = engine.attachments.session_mut(instance) else {
         flush_marks(state, Arc::make_mut(&mut engine.tasks), part.until);

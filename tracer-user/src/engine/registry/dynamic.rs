@@ -27,7 +27,7 @@ use crate::{
     },
     kernel::opened::Identity,
     lang::{
-        define::{Change, Defined, File, Line, Planned, Probe, Refusal, Set},
+        define::{Change, Defined, File, Line, NotApplied, Planned, Probe, Refusal, Set},
         facts::{Files, Machine, Sites},
         filter::FilterError,
     },
@@ -45,12 +45,12 @@ pub struct DynamicEvents {
 }
 
 impl DynamicEvents {
-    /// The probes of an event; `None` for an event without a definition.
-    pub(crate) fn probes_of(&self, event: EventId) -> Option<Vec<Probe>> {
+    /// The probes of an event, in the order of their definition; `None` for an event without a definition.
+    pub(crate) fn probes_of(&self, event: EventId) -> Option<Vec<Defined>> {
         let (group, name) = self.numbers.iter().find(|(_, known)| **known == event)?.0;
         let own =
             |defined: &&Defined| defined.probe.event.group == *group && defined.probe.event.name == *name;
-        Some(self.set.probes().iter().filter(own).map(|defined| defined.probe.clone()).collect())
+        Some(self.set.probes().iter().filter(own).cloned().collect())
     }
 
     /// Whether a synthetic event is the target of an event probe.
@@ -90,8 +90,8 @@ impl DynamicEvents {
 
     /// The content of `kprobe_profile` or `uprobe_profile`: hits and misses of each probe.
     pub(crate) fn profile_text(&self, kind: Kind, counts: ProbeCounts<'_>) -> Vec<u8> {
-        let probes = self.set.probes().iter().map(|defined| &defined.probe);
-        self.profile.text(probes.filter_map(|probe| Some((self.number(probe)?, probe))), kind, counts)
+        let probes = self.set.probes().iter();
+        self.profile.text(probes.filter_map(|probe| Some((self.number(&probe.probe)?, probe))), kind, counts)
     }
 
     pub(crate) fn profile_mut(&mut self) -> &mut Profile {
@@ -228,7 +228,7 @@ impl DynamicEvents {
     ) -> Result<(), CommandError> {
         let set = self.set_mut();
         set.number_from(table.definitions());
-        match planned.and_then(|planned| set.apply_plan(planned, line, file)) {
+        match planned.map_err(NotApplied::from).and_then(|planned| set.apply_plan(planned, line, file)) {
             Ok(Change::Nothing) => Ok(()),
             Ok(Change::Added { new_event }) => {
                 table.count_definition();
@@ -244,7 +244,10 @@ impl DynamicEvents {
                 self.deleted(&gone, table, changes);
                 Ok(())
             }
-            Err(refusal) => Err(refusal.into()),
+            Err(NotApplied { refusal, deleted }) => {
+                self.deleted(&deleted, table, changes);
+                Err(refusal.into())
+            }
         }
     }
 
@@ -304,9 +307,11 @@ impl DynamicEvents {
     fn deleted(&mut self, gone: &[Probe], table: &mut EventTable, changes: &mut EventChanges) {
         for probe in gone {
             let Some(event) = self.number(probe) else { continue };
-            let left = self.probes_of(event).map_or(0, |left| left.len());
-            if left > 0 {
-                table.keep_charges(event, left);
+            let left = self.probes_of(event).unwrap_or_default();
+            if !left.is_empty() {
+                table.keep_charges(event, left.len());
+                let left: Vec<u64> = left.iter().map(|defined| defined.serial).collect();
+                self.profile.forget_deleted(event, &left);
                 changes.redefined.push(event);
                 continue;
             }

@@ -29,7 +29,7 @@ use rustix::io::Errno;
 
 pub use error::{Finding, Refusal};
 pub use probe::Probe;
-pub use set::{Change, Defined, Named, Planned, Set, deletion};
+pub use set::{Change, Defined, Named, NotApplied, Planned, Set, deletion};
 pub use words::{LINE_MAX, Line, lines};
 
 use self::probe::{Read, Rejected};

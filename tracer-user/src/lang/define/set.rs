@@ -39,6 +39,21 @@ pub enum Change {
     Deleted(Vec<Probe>),
 }
 
+/// A line that the kernel would reject when it is applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotApplied {
+    /// The error.
+    pub refusal: Refusal,
+    /// The probes that the line deleted before the error.
+    pub deleted: Vec<Probe>,
+}
+
+impl From<Refusal> for NotApplied {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, deleted: Vec::new() }
+    }
+}
+
 /// The effect of a line before it is applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Planned {
@@ -126,7 +141,7 @@ impl Set {
     #[cfg(any(test, feature = "internals"))]
     pub fn apply(&mut self, line: &Line<'_>, file: File, facts: &dyn Facts) -> Result<Change, Refusal> {
         let planned = self.plan(line, file, facts)?;
-        self.apply_plan(planned, line, file)
+        self.apply_plan(planned, line, file).map_err(|not_applied| not_applied.refusal)
     }
 
     /// Checks a line and plans its effect. This can take long, because it reads addresses and events from the kernel.
@@ -148,7 +163,12 @@ impl Set {
     ///
     /// # Errors
     /// If the kernel would reject the line. Deletions before the error in the same line remain done.
-    pub fn apply_plan(&mut self, planned: Planned, line: &Line<'_>, file: File) -> Result<Change, Refusal> {
+    pub fn apply_plan(
+        &mut self,
+        planned: Planned,
+        line: &Line<'_>,
+        file: File,
+    ) -> Result<Change, NotApplied> {
         match planned {
             Planned::Nothing => Ok(Change::Nothing),
             Planned::Delete => self.delete(line, file),
@@ -232,10 +252,11 @@ impl Set {
         if differs { Err(Refusal::unlogged(Errno::INVAL, line, ErrorKind::ReferenceDiffers)) } else { Ok(()) }
     }
 
-    fn delete(&mut self, line: &Line<'_>, file: File) -> Result<Change, Refusal> {
-        let refused = |errno, kind| Err(Refusal::unlogged(errno, line, kind));
+    fn delete(&mut self, line: &Line<'_>, file: File) -> Result<Change, NotApplied> {
+        let refused =
+            |errno, kind, deleted| Err(NotApplied { refusal: Refusal::unlogged(errno, line, kind), deleted });
         let Some(Named { group, name }) = deletion(line) else {
-            return refused(Errno::INVAL, ErrorKind::BadDeletion);
+            return refused(Errno::INVAL, ErrorKind::BadDeletion, Vec::new());
         };
         let words: Vec<&[u8]> = line.words().skip(1).collect();
         let mut gone = Vec::new();
@@ -251,12 +272,12 @@ impl Set {
             });
             // Only the last probe of an event counts as its user.
             if *busy && siblings.count() == 1 {
-                return refused(Errno::BUSY, ErrorKind::Busy);
+                return refused(Errno::BUSY, ErrorKind::Busy, gone);
             }
             gone.push(self.probes.remove(at).probe);
         }
         if gone.is_empty() {
-            refused(Errno::NOENT, ErrorKind::NoSuchEvent)
+            refused(Errno::NOENT, ErrorKind::NoSuchEvent, gone)
         } else {
             Ok(Change::Deleted(gone))
         }

@@ -55,11 +55,6 @@ impl DeferredClose {
         lock(&self.state).parked.remove(&event).map(|(_, parked)| parked)
     }
 
-    /// Whether an event is parked.
-    pub(crate) fn has(&self, event: EventId) -> bool {
-        lock(&self.state).parked.contains_key(&event)
-    }
-
     /// Removes and returns all parked events. Waits a moment for those that are being detached.
     pub(crate) fn end(&self) -> Vec<Parked> {
         let parked = lock(&self.state).parked.drain().map(|(_, (_, parked))| parked).collect();

@@ -13,25 +13,27 @@ pub(crate) mod probes;
 pub(crate) mod ring_queue;
 pub(crate) mod table;
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    os::fd::OwnedFd,
-    sync::Arc,
-};
+use std::{collections::HashMap, os::fd::OwnedFd, sync::Arc};
 
 use tracer_abi::Counters;
 
-use self::table::{AttachedPart, AttachedParts, AttachedTable, ProgramRole};
+use self::{
+    probes::Prepared,
+    table::{AttachedPart, AttachedParts, AttachedTable, ProgramRole},
+};
 use crate::{
     attach::{
-        self, AttachError, AttachPoint, Attached, Block, Calls, Chains, Context, Dispatch, Guard, Hooks, Job,
-        Planned, Session, Writer, ids,
+        self, AttachError, AttachPoint, Attached, Block, Built, Calls, Chains, Context, Dispatch, Guard,
+        Hooks, Job, Parked, Planned, Session, Writer, ids,
     },
     engine::{
         attachments::options::{AttachOptions, RecordingOptions},
         attachments::session::{
-            attach_style::AttachStyle, count_ledger::CountLedger, deferred_close::DeferredClose,
-            event_config::EventConfig, ring_queue::RingQueue,
+            attach_style::AttachStyle,
+            count_ledger::CountLedger,
+            deferred_close::DeferredClose,
+            event_config::{EventConfig, EventSettings},
+            ring_queue::RingQueue,
         },
         context,
         facts::Facts,
@@ -55,10 +57,12 @@ pub(crate) struct InstanceSession {
     pub(crate) queue: RingQueue,
     pub(crate) table: AttachedTable,
     /// Probes whose links are made, and that are about to be attached.
-    prepared: HashMap<EventId, AttachedParts>,
-    /// Idle events: they are disabled and in soft mode, and have no program, because other programs do all the work.
-    idle: BTreeSet<EventId>,
+    prepared: HashMap<EventId, Prepared>,
+    /// The settings of the programs that were made ahead.
+    built: HashMap<EventId, EventSettings>,
     deferred_close: DeferredClose,
+    /// Parked events that a command is about to enable.
+    claimed: HashMap<EventId, Parked>,
     ledger: CountLedger,
 }
 
@@ -151,8 +155,9 @@ impl InstanceSession {
             queue: RingQueue::new(rings),
             table: AttachedTable::default(),
             prepared: HashMap::new(),
-            idle: BTreeSet::new(),
+            built: HashMap::new(),
             deferred_close: DeferredClose::default(),
+            claimed: HashMap::new(),
             ledger: CountLedger::new(cpus),
         })
     }
@@ -169,36 +174,45 @@ impl InstanceSession {
 
     /// The slot of an attached event.
     pub(crate) fn slot(&self, event: EventId) -> Option<Slot> {
-        // A dynamic event is soft-disabled through the slot of its first probe.
-        self.table.of_event(event).find_map(|part| part.attached.slot())
+        self.table.event(event)?.1.slot()
     }
 
-    /// Whether a disabled event is still parked on its hook.
-    pub(crate) fn is_parked(&self, event: EventId) -> bool {
-        self.deferred_close.has(event)
+    /// Keeps a disabled event parked that is about to be enabled. Returns whether it is parked.
+    pub(crate) fn claim(&mut self, event: EventId) -> bool {
+        self.claimed.extend(self.deferred_close.take(event).map(|parked| (event, parked)));
+        self.is_claimed(event)
     }
 
-    /// Whether an attached event is soft-disabled, by a trigger or by user space.
-    pub(crate) fn is_soft_off(&self, event: EventId) -> bool {
-        self.is_idle(event) || self.slot(event).is_some_and(|slot| self.session.switches().soft(slot))
+    /// Whether an event that is about to be enabled is parked on its hook.
+    pub(crate) fn is_claimed(&self, event: EventId) -> bool {
+        self.claimed.contains_key(&event)
     }
 
-    /// Whether a disabled event has no program, although it counts as attached.
-    pub(crate) fn is_idle(&self, event: EventId) -> bool {
-        self.idle.contains(&event)
-    }
-
-    /// Removes the program of a disabled event that counts as attached.
-    pub(crate) fn idle_at(&mut self, event: EventId) {
-        self.detach([event]);
-        self.idle.insert(event);
+    /// Whether an event is soft-disabled, by a trigger or by user space. `None` for an event without programs.
+    pub(crate) fn is_off(&self, event: EventId) -> Option<bool> {
+        let (_, parts) = self.table.event(event)?;
+        Some(parts.is_off(|slot| self.session.switches().soft(slot)))
     }
 
     /// Soft-disables or soft-enables an attached event, as a trigger would.
-    pub(crate) fn set_soft_off(&self, event: EventId, off: bool) {
-        if let Some(slot) = self.slot(event) {
+    pub(crate) fn set_off(&mut self, event: EventId, off: bool) {
+        if let Some(slot) = self.table.event_mut(event).and_then(|(_, parts)| parts.set_off(off)) {
             self.session.switches().set_soft(slot, off);
         }
+    }
+
+    /// Takes programs that were made ahead, with their settings.
+    pub(crate) fn take_built(&mut self, built: Vec<Built>, settings: HashMap<EventId, EventSettings>) {
+        self.session.take_built(built);
+        self.built = settings;
+    }
+
+    /// Drops what was made ahead and not used.
+    pub(crate) fn forget_ahead(&mut self) {
+        self.session.forget_ahead();
+        self.built.clear();
+        self.prepared.clear();
+        self.deferred_close.add(self.claimed.drain());
     }
 
     /// Attaches an event to its hook, or resumes it if it is parked there.
@@ -212,8 +226,11 @@ impl InstanceSession {
             return Ok(());
         }
         let request = config.request(&chosen.point, &chosen.context);
-        let attached = match self.deferred_close.take(event).filter(|parked| *parked.point() == chosen.point)
-        {
+        if self.built.remove(&event).is_some_and(|built| built != *config.settings) {
+            self.session.forget_built(config.format.id);
+        }
+        self.claim(event);
+        let attached = match self.claimed.remove(&event).filter(|parked| *parked.point() == chosen.point) {
             Some(parked) => {
                 let attached = self.session.resume(parked, &request)?;
                 if let Some(slot) = attached.slot() {
@@ -223,13 +240,13 @@ impl InstanceSession {
             }
             None => self.session.attach(&request, self.style.event(&chosen.point))?,
         };
-        self.put_hook(event, attached, chosen);
+        self.put_hook(event, attached, chosen, config);
         Ok(())
     }
 
-    fn put_hook(&mut self, event: EventId, attached: Attached, plan: &AttachPlan) {
-        self.table.insert(event, ProgramRole::Hook, AttachedPart::new(attached, plan.clone()));
-        self.idle.remove(&event);
+    fn put_hook(&mut self, event: EventId, attached: Attached, plan: &AttachPlan, config: &EventConfig<'_>) {
+        let part = AttachedPart::new(attached, plan.clone());
+        self.table.insert(event, ProgramRole::Hook, AttachedParts::single(part, config));
         self.drop_injected(event);
     }
 
@@ -240,7 +257,7 @@ impl InstanceSession {
         chosen: &AttachPlan,
         config: &EventConfig<'_>,
     ) -> Result<Option<(Planned, Job)>, AttachError> {
-        let is_there = self.table.has(event, ProgramRole::Hook) || self.deferred_close.has(event);
+        let is_there = self.table.has(event, ProgramRole::Hook) || self.claim(event);
         if is_there || !matches!(chosen.point, AttachPoint::Uprobe(_)) {
             return Ok(None);
         }
@@ -252,27 +269,27 @@ impl InstanceSession {
         &mut self,
         event: EventId,
         chosen: &AttachPlan,
-        planned: Planned,
-        made: Hooks,
+        (planned, made): (Planned, Hooks),
+        config: &EventConfig<'_>,
     ) -> Result<(), AttachError> {
         let attached = self.session.finish(planned, made)?;
-        self.put_hook(event, attached, chosen);
+        self.put_hook(event, attached, chosen, config);
         Ok(())
     }
 
-    /// Replaces the program of an attached event.
+    /// Replaces the programs of an attached event, all or none.
     pub(crate) fn change(&mut self, event: EventId, config: &EventConfig<'_>) -> Result<(), AttachError> {
-        self.drop_injected(event);
-        if self.table.has(event, ProgramRole::Probe) {
-            return self.change_probes(event, config);
+        let Self { table, session, .. } = self;
+        let Some((role, parts)) = table.event_mut(event) else { return Ok(()) };
+        // The event keeps its hooks. If the kernel refuses a new program, the old ones stay.
+        let (done, replaced) = replace(session, role, parts, usize::MAX, config);
+        if replaced.is_ok() {
+            parts.settings = Some(config.settings.clone());
+        } else if let Some(old) = parts.settings.take() {
+            let back = replace(session, role, parts, done, &EventConfig { settings: &old, ..*config }).1;
+            parts.settings = back.is_ok().then_some(old);
         }
-        if let Some(part) = self.table.first_mut(event, ProgramRole::Emitted) {
-            let request = config.emitted_request(&AttachPoint::Inject, &part.plan.context);
-            return self.session.replace(&mut part.attached, &request);
-        }
-        // The event keeps its hook. If the kernel refuses the new program, the old one stays.
-        let Some(part) = self.table.first_mut(event, ProgramRole::Hook) else { return Ok(()) };
-        self.session.replace(&mut part.attached, &config.request(&part.plan.point, &part.plan.context))
+        replaced
     }
 
     /// Enables an event without a hook.
@@ -285,11 +302,16 @@ impl InstanceSession {
         if !self.table.has(event, ProgramRole::Emitted) {
             let request = config.emitted_request(&AttachPoint::Inject, &context);
             let attached = self.session.attach(&request, Dispatch::Direct)?;
-            let plan = AttachPlan::new(context, AttachPoint::Inject);
-            self.table.insert(event, ProgramRole::Emitted, AttachedPart::new(attached, plan));
+            let part = AttachedPart::new(attached, AttachPlan::new(context, AttachPoint::Inject));
+            self.table.insert(event, ProgramRole::Emitted, AttachedParts::single(part, config));
             self.drop_injected(event);
         }
         Ok(())
+    }
+
+    /// Enables an event of which no record fits.
+    pub(crate) fn attach_nothing(&mut self, event: EventId, config: &EventConfig<'_>) {
+        self.table.insert(event, ProgramRole::Emitted, AttachedParts::new(Vec::new(), config));
     }
 
     /// The code by which another program processes a record of an event without a hook. `None` if the event is not
@@ -326,23 +348,26 @@ impl InstanceSession {
         record: &[u8],
         writer: &Writer,
     ) -> Result<u64, AttachError> {
-        if !self.table.has(event, ProgramRole::Inject) {
+        let known = self.table.get(event, ProgramRole::Inject).and_then(|parts| parts.settings.as_ref());
+        if known != Some(config.settings) {
+            self.drop_injected(event);
             let mut settings = config.settings.clone();
             if !settings.counted && !trigger::sees_record(&settings.triggers) {
                 settings.triggers.clear();
             }
-            let config = EventConfig { settings: &settings, begins_off: false, ..*config };
-            let mut request = config.emitted_request(&AttachPoint::Inject, &ProgramContext::Inject);
+            let seen = EventConfig { settings: &settings, begins_off: false, ..*config };
+            let mut request = seen.emitted_request(&AttachPoint::Inject, &ProgramContext::Inject);
             request.hit_actions.soft_slot = self.slot(event);
             request.hit_actions.soft &= request.hit_actions.soft_slot.is_some();
             let attached = self.session.attach(&request, Dispatch::Direct)?;
             let plan = AttachPlan::new(ProgramContext::Inject, AttachPoint::Inject);
-            self.table.insert(event, ProgramRole::Inject, AttachedPart::new(attached, plan));
+            let part = AttachedPart::new(attached, plan);
+            self.table.insert(event, ProgramRole::Inject, AttachedParts::single(part, config));
         }
         self.run(event, ProgramRole::Inject, record, writer)
     }
 
-    /// Drops the program of an event's `inject`, which is outdated.
+    /// Drops the program of an event's `inject`, which uses the slot of the event.
     fn drop_injected(&mut self, event: EventId) {
         if let Some(parts) = self.table.take(event, ProgramRole::Inject) {
             note_dropped(&self.session, &mut self.ledger, parts.slots());
@@ -359,11 +384,16 @@ impl InstanceSession {
             self.table.take(event, ProgramRole::Marker);
             return Ok(());
         };
+        let known = self.table.get(event, ProgramRole::Marker).and_then(|parts| parts.settings.as_ref());
+        if known == Some(config.settings) {
+            return Ok(());
+        }
         let mut request = config.request(&AttachPoint::Inject, &ProgramContext::Inject);
         request.hit_actions.no_record = true;
         let attached = self.session.attach(&request, Dispatch::Direct)?;
         let plan = AttachPlan::new(ProgramContext::Inject, AttachPoint::Inject);
-        self.table.insert(event, ProgramRole::Marker, AttachedPart::new(attached, plan));
+        let part = AttachedPart::new(attached, plan);
+        self.table.insert(event, ProgramRole::Marker, AttachedParts::single(part, config));
         Ok(())
     }
 
@@ -372,7 +402,6 @@ impl InstanceSession {
         let mut parked = Vec::new();
         for event in events {
             self.drop_injected(event);
-            self.idle.remove(&event);
             let Some((role, parts)) = self.table.take_event(event) else { continue };
             let slots: Vec<Slot> = parts.slots().collect();
             // The rows are read after the programs are off, and cleared only when another event gets them.
@@ -394,19 +423,17 @@ impl InstanceSession {
     /// Detaches all events. Returns the perf events to close ([`attach::detach_all`]).
     pub(crate) fn end(mut self) -> Vec<OwnedFd> {
         let attached = self.table.take_hooks().into_iter().flat_map(AttachedParts::into_attached);
-        attach::detach_all(attached.map(Attached::park).chain(self.deferred_close.end()))
+        let claimed = std::mem::take(&mut self.claimed).into_values();
+        let parked = claimed.chain(self.deferred_close.end());
+        attach::detach_all(attached.map(Attached::park).chain(parked))
     }
 
     /// Removes a deleted event.
     pub(crate) fn forget(&mut self, event: EventId) {
         self.detach([event]);
         // Otherwise a new event with the same number would resume the parked one.
-        drop(self.deferred_close.take(event));
-    }
-
-    pub(crate) fn put_probes(&mut self, event: EventId, probes: AttachedParts) {
-        self.drop_injected(event);
-        self.table.insert(event, ProgramRole::Probe, probes);
+        self.claim(event);
+        drop(self.claimed.remove(&event));
     }
 
     fn all_missed(&self) -> u64 {
@@ -451,6 +478,28 @@ impl InstanceSession {
         let overwritten = self.queue.newly_overwritten(cpu, recorded, is_event);
         (self.ledger.report_lost(cpu, counts.dropped), overwritten)
     }
+}
+
+/// Replaces up to `limit` programs of an attached event. Stops at the first error. Returns how many were replaced.
+fn replace(
+    session: &mut Session,
+    role: ProgramRole,
+    parts: &mut AttachedParts,
+    limit: usize,
+    config: &EventConfig<'_>,
+) -> (usize, Result<(), AttachError>) {
+    let first = parts.slot();
+    for (done, AttachedPart { attached, plan }) in parts.iter_mut().take(limit).enumerate() {
+        let request = match role {
+            ProgramRole::Probe => probes::request(config, plan, first),
+            ProgramRole::Emitted => config.emitted_request(&AttachPoint::Inject, &plan.context),
+            _ => config.request(&plan.point, &plan.context),
+        };
+        if let Err(error) = session.replace(attached, &request) {
+            return (done, Err(error));
+        }
+    }
+    (limit, Ok(()))
 }
 
 /// Adds the counts of released rows to the ledger.

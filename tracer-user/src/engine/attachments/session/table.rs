@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use super::event_config::{EventConfig, EventSettings};
 use crate::{
     attach::Attached,
-    engine::hooks::AttachPlan,
+    engine::{attachments::plan::ProbeState, hooks::AttachPlan, registry::profile::BySerial},
     event::{EventId, Slot},
 };
 
@@ -45,48 +46,144 @@ impl AttachedPart {
     }
 }
 
-/// The programs of one event in one role: one, or one for each probe. `None` stands for a probe that waits for its
-/// module.
+/// The program of one probe of an event.
+#[derive(Debug)]
+pub(crate) struct ProbePart {
+    /// The serial number of the probe's definition; 0 for an event without probes.
+    pub(crate) serial: u64,
+    pub(crate) program: ProbeProgram,
+}
+
+/// Whether a probe is attached.
+#[derive(Debug)]
+pub(crate) enum ProbeProgram {
+    /// It is attached.
+    Attached(Box<AttachedPart>),
+    /// It waits for its module.
+    Waits,
+    /// It was refused. It is tried again when other probes of the event change.
+    Refused,
+}
+
+impl From<AttachedPart> for ProbeProgram {
+    fn from(part: AttachedPart) -> Self {
+        Self::Attached(Box::new(part))
+    }
+}
+
+impl ProbePart {
+    /// An attached probe.
+    pub(crate) fn attached(serial: u64, part: AttachedPart) -> Self {
+        Self { serial, program: part.into() }
+    }
+
+    fn part(&self) -> Option<&AttachedPart> {
+        match &self.program {
+            ProbeProgram::Attached(part) => Some(part),
+            ProbeProgram::Waits | ProbeProgram::Refused => None,
+        }
+    }
+
+    /// As in [`ProbeState`].
+    fn state(&self) -> ProbeState {
+        match self.program {
+            ProbeProgram::Attached(_) => ProbeState::Attached,
+            ProbeProgram::Waits => ProbeState::Waits,
+            ProbeProgram::Refused => ProbeState::Refused,
+        }
+    }
+}
+
+/// The programs of one event in one role: one, or one for each probe. There is none if no record of the event fits.
 #[derive(Debug, Default)]
-pub(crate) struct AttachedParts(pub(crate) Vec<Option<AttachedPart>>);
+pub(crate) struct AttachedParts {
+    pub(crate) probes: Vec<ProbePart>,
+    /// What the programs do. `None` if they differ, because a change failed, and for roles that do not compare it.
+    pub(crate) settings: Option<EventSettings>,
+    /// Whether the event is soft-disabled while no program has a slot.
+    off: bool,
+}
 
 impl From<AttachedPart> for AttachedParts {
     fn from(part: AttachedPart) -> Self {
-        Self(vec![Some(part)])
+        Self { probes: vec![ProbePart::attached(0, part)], settings: None, off: false }
     }
 }
 
 impl AttachedParts {
+    /// Programs with these settings.
+    pub(crate) fn new(probes: Vec<ProbePart>, config: &EventConfig<'_>) -> Self {
+        Self { probes, settings: Some(config.settings.clone()), off: config.begins_off }
+    }
+
+    /// The program of an event without probes.
+    pub(crate) fn single(part: AttachedPart, config: &EventConfig<'_>) -> Self {
+        Self::new(Self::from(part).probes, config)
+    }
+
     /// The attached programs.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &AttachedPart> {
-        self.0.iter().flatten()
+        self.probes.iter().filter_map(ProbePart::part)
     }
 
     /// The attached programs, mutable.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut AttachedPart> {
-        self.0.iter_mut().flatten()
+        self.probes.iter_mut().filter_map(|probe| match &mut probe.program {
+            ProbeProgram::Attached(part) => Some(&mut **part),
+            ProbeProgram::Waits | ProbeProgram::Refused => None,
+        })
     }
 
-    /// Hits and misses of each probe since it was attached. Probes that share a link count none, because no file
-    /// shows the counts of function events (`f`).
-    pub(crate) fn counts(&self) -> Vec<(u64, u64)> {
+    /// Hits and misses of each attached probe since it was attached. Probes that share a link count none, because no
+    /// file shows the counts of function events (`f`).
+    pub(crate) fn counts(&self) -> BySerial {
         let count = |part: &AttachedPart| (part.attached.hits(), part.attached.missed());
-        self.0.iter().map(|part| part.as_ref().map_or((0, 0), count)).collect()
+        self.probes.iter().filter_map(|probe| Some((probe.serial, count(probe.part()?)))).collect()
     }
 
-    /// For each probe, whether it waits for its module.
-    pub(crate) fn waiting(&self) -> impl Iterator<Item = bool> {
-        self.0.iter().map(Option::is_none)
+    /// The serial number and state of each probe.
+    pub(crate) fn states(&self) -> impl Iterator<Item = (u64, ProbeState)> {
+        self.probes.iter().map(|probe| (probe.serial, probe.state()))
+    }
+
+    /// The attached program of a probe.
+    pub(crate) fn of_serial(&self, serial: u64) -> Option<&AttachedPart> {
+        self.probes.iter().find(|probe| probe.serial == serial)?.part()
+    }
+
+    /// Removes a probe.
+    pub(crate) fn take_serial(&mut self, serial: u64) -> Option<ProbePart> {
+        let at = self.probes.iter().position(|probe| probe.serial == serial)?;
+        Some(self.probes.remove(at))
     }
 
     /// The programs, without their plans.
     pub(crate) fn into_attached(self) -> impl Iterator<Item = Attached> {
-        self.0.into_iter().flatten().map(|part| part.attached)
+        self.probes.into_iter().filter_map(|probe| match probe.program {
+            ProbeProgram::Attached(part) => Some(part.attached),
+            ProbeProgram::Waits | ProbeProgram::Refused => None,
+        })
     }
 
     /// The slots of the programs.
     pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> {
         self.iter().filter_map(AttachedPart::slot)
+    }
+
+    /// The slot through which user space and triggers disable the event: that of the first probe.
+    pub(crate) fn slot(&self) -> Option<Slot> {
+        self.slots().next()
+    }
+
+    /// Whether the event is soft-disabled; `is_off` reads the word of a slot.
+    pub(crate) fn is_off(&self, is_off: impl FnOnce(Slot) -> bool) -> bool {
+        self.slot().map_or(self.off, is_off)
+    }
+
+    /// Soft-disables or soft-enables the event, if no program has a slot. Returns the slot otherwise.
+    pub(crate) fn set_off(&mut self, off: bool) -> Option<Slot> {
+        self.off = off;
+        self.slot()
     }
 }
 
@@ -104,8 +201,8 @@ impl AttachedTable {
         self.get(event, role)?.iter().next()
     }
 
-    pub(crate) fn first_mut(&mut self, event: EventId, role: ProgramRole) -> Option<&mut AttachedPart> {
-        self.0.get_mut(&(event, role))?.iter_mut().next()
+    pub(crate) fn get_mut(&mut self, event: EventId, role: ProgramRole) -> Option<&mut AttachedParts> {
+        self.0.get_mut(&(event, role))
     }
 
     pub(crate) fn has(&self, event: EventId, role: ProgramRole) -> bool {
@@ -125,9 +222,20 @@ impl AttachedTable {
         EVENT_ROLES.into_iter().find_map(|role| Some((role, self.take(event, role)?)))
     }
 
+    /// The role and programs that make an event attached.
+    pub(crate) fn event(&self, event: EventId) -> Option<(ProgramRole, &AttachedParts)> {
+        EVENT_ROLES.into_iter().find_map(|role| Some((role, self.get(event, role)?)))
+    }
+
+    /// The role and programs that make an event attached, mutable.
+    pub(crate) fn event_mut(&mut self, event: EventId) -> Option<(ProgramRole, &mut AttachedParts)> {
+        let role = self.event(event)?.0;
+        Some((role, self.get_mut(event, role)?))
+    }
+
     /// The programs that make an event attached.
     pub(crate) fn of_event(&self, event: EventId) -> impl Iterator<Item = &AttachedPart> {
-        EVENT_ROLES.into_iter().filter_map(move |role| self.get(event, role)).flat_map(AttachedParts::iter)
+        self.event(event).into_iter().flat_map(|(_, parts)| parts.iter())
     }
 
     /// The events that are attached.
