@@ -9,7 +9,8 @@
 //! Messages on the socket to the guard begin with a byte that says what they ask ([`Message`]). Numbers follow. The guard
 //! answers with one byte once it has released descriptors. Only then this process closes its own: so the guard never
 //! closes the last descriptor of a link or event, which takes the kernel long, and a link that was closed has no effect
-//! any more. A guard that does not answer in time is told to end. Slots whose links it may still hold stay in use.
+//! any more. If the guard does not answer in time, this process closes the socket, and the guard ends. Slots whose links it
+//! may still hold stay in use.
 //!
 //! The end of the socket means that the other process has ended.
 //!
@@ -149,9 +150,9 @@ impl Guard {
         sent.is_ok().then_some(())
     }
 
-    /// Tells the guard to end, which closes what it holds.
+    /// Ends the guard, which then closes what it holds.
     fn end(&self, errno: Errno) {
-        tracing::warn!("nobody closes events if this process is killed: {errno}");
+        tracing::warn!("no other process closes the events if this one is killed: {errno}");
         self.gone.store(true, Ordering::Relaxed);
         // Fails if the guard has ended.
         let _ = shutdown(&self.socket, Shutdown::Both);
@@ -169,8 +170,8 @@ impl Guard {
         }
     }
 
-    /// Makes the guard release the descriptors of these numbers, and waits for that. Returns whether it holds none of
-    /// them for sure.
+    /// Makes the guard release the descriptors of these numbers, and waits for that. Returns true only if the guard has
+    /// answered.
     fn release(&self, numbers: &[u32]) -> bool {
         if self.dismissed.load(Ordering::Relaxed) {
             return true;
@@ -422,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guard_that_does_not_answer_is_told_to_end() {
+    fn a_guard_that_does_not_answer_ends() {
         let (ours, theirs) = pair();
         let (read, sent) = pipes(2);
         let guard = Arc::new(Guard::with_patience(ours, Duration::from_millis(1)));

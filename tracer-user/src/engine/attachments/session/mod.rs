@@ -2,7 +2,7 @@
 //!
 //! It is made when a program is attached for the instance for the first time. Programs are attached behind a gate, so
 //! that each can be replaced and detached while its event fires. A disabled event stays parked on its hook for a
-//! while, because closing perf events is slow and events are often enabled again ([`deferred_close`]).
+//! second, because events are often enabled again ([`deferred_close`]).
 
 pub(crate) mod attach_style;
 pub(crate) mod attached_event;
