@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use tracer_user::engine::Engine;
 use tracer_user::engine::facts::Facts;
-use tracer_user::fs::{Access, Client, Outcome, Owner, Tree};
+use tracer_user::engine::{Client, Engine};
+use tracer_user::fs::{Access, Outcome, Owner, Tree};
 
 use crate::host;
 

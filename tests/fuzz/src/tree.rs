@@ -5,9 +5,10 @@
 //! all files are closed nothing is in use, and every instance can be removed.
 
 use rustix::io::Errno;
+use tracer_user::engine::Client;
 use tracer_user::engine::client_memory::Seen;
 use tracer_user::engine::user::Caller;
-use tracer_user::fs::{Access, Client, Outcome, Tree};
+use tracer_user::fs::{Access, Outcome, Tree};
 
 use super::bytes::Bytes;
 use super::frozen::tree;

@@ -3,9 +3,10 @@
 //! event. Packets come from the helper process that accesses clients' memory.
 
 use tracer_user::api::wire::with_values;
+use tracer_user::engine::Client;
 use tracer_user::engine::client_memory::read_again;
 use tracer_user::event::InstanceId;
-use tracer_user::fs::{Access, Client, Outcome, Tree};
+use tracer_user::fs::{Access, Outcome, Tree};
 
 use super::bytes::Bytes;
 use super::frozen::{CPUS, tree};

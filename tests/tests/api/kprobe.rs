@@ -18,7 +18,8 @@ use tracer_user::api::kprobe::{
 };
 use tracer_user::api::{Errno, Files, Place};
 use tracer_user::engine::facts::Facts;
-use tracer_user::engine::{self, Command, Engine};
+use tracer_user::engine::{self, Command, Engine, Request};
+use tracer_user::event::InstanceId;
 use tracer_user::lang::define;
 
 /// The first four arguments of a function, as the kernel's test has them on this architecture.
@@ -127,7 +128,10 @@ fn a_held_event_of_this_process_stays() {
         let mirror = mirror()?;
         let listing = || Ok(String::from_utf8(engine::definitions(&mirror.borrow(), define::File::Kprobe))?);
         generate(&mirror, &listing)?;
-        let execute = |command| mirror.borrow_mut().execute(&command).map_err(|error| error.errno());
+        let execute = |command| {
+            let request = Request::own(InstanceId::TOP, command);
+            mirror.borrow_mut().execute(&request).map_err(|error| error.errno())
+        };
         execute(Command::MakeInstance("one"))?;
         let twice =
             [(); 2].map(|()| trace_get_event_file(&mirror, Some("one"), "kprobes", "gen_kprobe_test"));

@@ -9,7 +9,9 @@ use super::{
     place::{Held, Place, SynthField, fields, line},
 };
 use crate::{
-    engine::{Command, Engine, InstanceCommand, instances::Selector, records::Writer},
+    engine::{
+        Client, Command, Engine, HoldCommand, InstanceCommand, RecordCommand, Request, instances::Selector,
+    },
     event::{EventId, InstanceId, synthetic::Value},
     lang::{define::File, facts::Files},
 };
@@ -40,23 +42,30 @@ impl Held for HeldEvent<'_> {
     }
 
     fn emit(&self, values: &[Value<'_>]) -> Result<(), Errno> {
-        let writer = Writer::of(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned());
-        let emit = InstanceCommand::Emit { event: self.event, values, writer };
-        execute(&mut self.engine.borrow_mut(), &Command::Instance(self.instance, emit))
+        let emit = RecordCommand::Emit { event: self.event, values };
+        execute(&mut self.engine.borrow_mut(), self.instance, emit)
     }
 }
 
 impl Drop for HeldEvent<'_> {
     fn drop(&mut self) {
         let mut engine = self.engine.borrow_mut();
-        engine.release_event(self.event);
-        engine.instances_mut().release(self.instance);
+        for command in [HoldCommand::ReleaseEvent(self.event), HoldCommand::ReleaseInstance] {
+            // Both were taken.
+            let _ = execute(&mut engine, self.instance, command);
+        }
     }
 }
 
 /// Executes a command. This engine has no other front end, so the effects are discarded.
-fn execute(engine: &mut Engine, command: &Command<'_>) -> Result<(), Errno> {
-    let done = engine.execute(command);
+fn execute<'a>(
+    engine: &mut Engine,
+    instance: InstanceId,
+    command: impl Into<Command<'a>>,
+) -> Result<(), Errno> {
+    let thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+    let client = Client { thread, ..Client::OWN };
+    let done = engine.execute(&Request { client, instance, command: command.into() });
     drop(engine.take_effects());
     done.map(drop).map_err(Errno::from)
 }
@@ -70,12 +79,12 @@ impl Place for RefCell<Engine> {
         let line = line(command)?;
         let files = Files::at_once();
         let command = match kind {
-            DyneventType::Synth => Command::DefineSynthetic { text: line.as_bytes(), payer: 0 },
+            DyneventType::Synth => Command::DefineSynthetic(line.as_bytes()),
             DyneventType::Kprobe => {
-                Command::Define { file: File::Kprobe, text: line.as_bytes(), files: &files, payer: 0 }
+                Command::Define { file: File::Kprobe, text: line.as_bytes(), files: &files }
             }
         };
-        execute(&mut self.borrow_mut(), &command)
+        execute(&mut self.borrow_mut(), InstanceId::TOP, command)
     }
 
     fn hold(&self, instance: Option<&str>, system: &str, event: &str) -> Result<Box<dyn Held + '_>, Errno> {
@@ -87,8 +96,8 @@ impl Place for RefCell<Engine> {
             .find_system(system)
             .and_then(|system| engine.registry().events().find(system, event));
         let event = found.ok_or(Errno::INVAL)?;
-        engine.instances_mut().hold(instance)?;
-        engine.hold_event(event);
+        execute(&mut engine, instance, HoldCommand::Instance)?;
+        execute(&mut engine, instance, HoldCommand::Event(event))?;
         Ok(Box::new(HeldEvent { engine: self, instance, event }))
     }
 
@@ -102,6 +111,6 @@ impl Place for RefCell<Engine> {
         let mut engine = self.borrow_mut();
         let instance = find(&engine, instance)?;
         let events = InstanceCommand::Events { which: Selector::of(system, event), on };
-        execute(&mut engine, &Command::Instance(instance, events))
+        execute(&mut engine, instance, events)
     }
 }

@@ -112,14 +112,6 @@ impl Engine {
         self.user.set_memory(memory, &self.quotas);
     }
 
-    /// Opens `user_events_data` for a payer.
-    ///
-    /// # Errors
-    /// The errors of [`UserEvents::open`].
-    pub fn open_user_events(&mut self, payer: u32) -> Result<u64, CommandError> {
-        self.user.open(payer, &self.quotas)
-    }
-
     /// Ends the updates of clients' enable bits. Returns the ticket of the clearing of the bits, which is in
     /// progress.
     pub fn end_user_events(&mut self) -> Option<Ticket> {
@@ -129,18 +121,6 @@ impl Engine {
     /// Whether an event is enabled in an instance, or held, which prevents its deletion.
     pub(crate) fn is_busy(&self, event: EventId) -> bool {
         self.registry.is_held(event) || self.instances.is_enabled(event)
-    }
-
-    /// Takes a reference to an event, which prevents its deletion.
-    pub fn hold_event(&mut self, event: EventId) {
-        self.registry.hold(event);
-    }
-
-    /// Releases a reference of [`Engine::hold_event`].
-    pub fn release_event(&mut self, event: EventId) {
-        if self.registry.release(event) {
-            self.user.mark_unheld(event);
-        }
     }
 
     pub(crate) fn tasks_mut(&mut self) -> &mut TaskNames {
@@ -164,7 +144,7 @@ impl Engine {
     }
 
     /// Stops recording for a reader (`pause-on-trace`), or resumes it.
-    pub fn pause(&mut self, instance: InstanceId, on: bool) {
+    pub(crate) fn pause(&mut self, instance: InstanceId, on: bool) {
         if let Some(state) = self.instances.get_mut(instance) {
             state.pause(on);
             if let Some(session) = self.attachments.session(instance) {
@@ -172,6 +152,13 @@ impl Engine {
             }
         }
         self.marks_stale = true;
+    }
+
+    /// Reads back which threads joined and left an instance's lists by forking and exiting.
+    pub fn refresh_pids(&mut self, instance: InstanceId) {
+        if let Some(state) = self.instances.get_mut(instance) {
+            state.threads.refresh(self.attachments.session_mut(instance));
+        }
     }
 
     /// Creates an instance's session, if it has none.

@@ -52,10 +52,9 @@ mod verify;
 
 pub use self::core::Engine;
 pub use command::{
-    Command, Reply,
+    Client, Command, HoldCommand, InstanceCommand, RecordCommand, Reply, Request,
     effects::{Effects, Saving},
     error::{CommandError, ErrorKind},
-    instance::InstanceCommand,
 };
 #[cfg(any(test, feature = "internals"))]
 pub use dependents::emission::emit;

@@ -25,5 +25,5 @@ pub use helpers::{
 pub use tree::{
     attributes::{Attributes, Owner},
     dispatch::Tree,
-    open::{Access, Client, Outcome},
+    open::{Access, Outcome},
 };

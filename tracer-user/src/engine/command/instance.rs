@@ -1,167 +1,34 @@
 //! The commands that change one instance.
 
+use super::{
+    error::{CommandError, ErrorKind},
+    request::InstanceCommand,
+};
 use crate::{
-    buffer::PageSize,
     engine::{
         Engine,
         attachments::reconcile::{Goal, reconcile},
-        command::error::{CommandError, ErrorKind},
-        dependents::emission,
         histograms::commands,
         instances::{
-            filter, inject,
+            filter,
             select::Selector,
             thread_lists::{List, PID_LIMIT},
             trigger,
         },
         operations::buffers,
-        records::mark::Writer,
     },
-    event::{EventId, InstanceId, SystemId, synthetic::Value},
+    event::{EventId, InstanceId},
 };
-
-/// A change of one instance.
-#[derive(Clone, Debug)]
-pub enum InstanceCommand<'a> {
-    /// Enables or disables one event.
-    Event {
-        /// The event.
-        event: EventId,
-        /// Whether to enable it.
-        on: bool,
-    },
-    /// Enables or disables all events that a selector selects.
-    Events {
-        /// The selector.
-        which: Selector<'a>,
-        /// Whether to enable them.
-        on: bool,
-    },
-    /// Applies a write to an event's `filter` file.
-    Filter {
-        /// The event.
-        event: EventId,
-        /// The text.
-        text: &'a [u8],
-    },
-    /// Applies a write to a system's `filter` file.
-    SystemFilter {
-        /// The system.
-        system: SystemId,
-        /// The text.
-        text: &'a [u8],
-    },
-    /// Applies a write to an event's `trigger` file.
-    Trigger {
-        /// The event.
-        event: EventId,
-        /// The text.
-        text: &'a [u8],
-    },
-    /// Applies a write to `set_event_pid` or `set_event_notrace_pid`.
-    AddPids {
-        /// The list.
-        list: List,
-        /// Numbers separated by blanks.
-        text: &'a [u8],
-    },
-    /// Empties a list of threads, which is then no longer in force.
-    ClearPids(List),
-    /// Starts or stops recording.
-    Tracing(bool),
-    /// Empties the buffers of one CPU or of all.
-    Clear(Option<u32>),
-    /// Exchanges the buffers with those of the snapshot (1), frees these (0), or empties them (any other number).
-    Snapshot {
-        /// One CPU, or all.
-        cpu: Option<u32>,
-        /// The number written to `snapshot`.
-        number: u64,
-    },
-    /// Changes the clock, and empties the buffers.
-    Clock(&'a [u8]),
-    /// Sets the size of one CPU's buffer, or of all.
-    BufferSize {
-        /// The CPU.
-        cpu: Option<u32>,
-        /// Size in bytes.
-        bytes: usize,
-    },
-    /// Sets the size of a page of the buffers, and empties them.
-    PageSize(PageSize),
-    /// Sets an option by its number.
-    Option {
-        /// The option.
-        option: u32,
-        /// Its new value.
-        on: bool,
-    },
-    /// Sets an option by a word such as `noraw`.
-    OptionWord(&'a [u8]),
-    /// Selects the tracer; `nop` is the only one.
-    Tracer(&'a [u8]),
-    /// Records only on these CPUs.
-    Cpus(Vec<bool>),
-    /// Clears `error_log`.
-    ClearErrors,
-    /// Grows the buffers from their initial size to their full size.
-    Expand,
-    /// Disables all events, and removes the words that wait for their module: `set_event` is emptied.
-    DisableAll,
-    /// Removes the histograms of an event: its `trigger` is emptied.
-    ClearHistograms(EventId),
-    /// Sets the percentage of a buffer that must be full before a reader of its pages is woken.
-    WakePercent(u32),
-    /// Applies a write to an event's `inject`.
-    Inject {
-        /// The event.
-        event: EventId,
-        /// The text.
-        text: &'a [u8],
-        /// The thread that writes.
-        writer: Writer,
-    },
-    /// Emits a synthetic event.
-    Emit {
-        /// The event.
-        event: EventId,
-        /// The values of its fields.
-        values: &'a [Value<'a>],
-        /// The thread that emits.
-        writer: Writer,
-    },
-}
 
 fn goal(on: bool) -> Goal {
     if on { Goal::On } else { Goal::Off }
 }
 
-impl Engine {
-    /// Applies a command to an instance. Entries for `error_log` are added to the instance's.
-    ///
-    /// # Errors
-    /// `ENODEV` for a removed instance; otherwise the kernel's error for the command.
-    pub(crate) fn apply(
-        &mut self,
-        instance: InstanceId,
-        command: &InstanceCommand<'_>,
-    ) -> Result<(), CommandError> {
-        if !matches!(command, InstanceCommand::Inject { .. } | InstanceCommand::Emit { .. }) {
-            self.touch();
-        }
-        let done = apply_unlogged(self, instance, command);
-        done.map_err(|error| self.log_error(instance, error))
-    }
-
-    /// Reads back which threads joined and left an instance's lists by forking and exiting.
-    pub fn refresh_pids(&mut self, instance: InstanceId) {
-        if let Some(state) = self.instances.get_mut(instance) {
-            state.threads.refresh(self.attachments.session_mut(instance));
-        }
-    }
-}
-
-fn apply_unlogged(
+/// Applies a command to an instance.
+///
+/// # Errors
+/// `ENODEV` for a removed instance; otherwise the kernel's error for the command.
+pub(super) fn apply(
     engine: &mut Engine,
     instance: InstanceId,
     command: &InstanceCommand<'_>,
@@ -234,7 +101,7 @@ fn apply_unlogged(
         }
         InstanceCommand::DisableAll => {
             let all = InstanceCommand::Events { which: Selector::system(None), on: false };
-            apply_unlogged(engine, instance, &all)?;
+            apply(engine, instance, &all)?;
             engine.instances.state(instance)?.clear_awaited();
             Ok(())
         }
@@ -242,12 +109,6 @@ fn apply_unlogged(
         InstanceCommand::WakePercent(percent) => {
             engine.instances.state(instance)?.percent = *percent;
             Ok(())
-        }
-        InstanceCommand::Inject { event, text, writer } => {
-            inject::inject(engine, instance, *event, text, *writer)
-        }
-        InstanceCommand::Emit { event, values, writer } => {
-            emission::emit_in(engine, instance, *event, values, *writer)
         }
     }
 }

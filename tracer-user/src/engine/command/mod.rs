@@ -1,95 +1,59 @@
 //! The entry point for changes: [`Engine::execute`], and the effects of changes outside the engine.
 //!
-//! A caller executes commands, and then applies [`Engine::take_effects`] before it answers its client. It does not
-//! depend on the effects of single commands.
+//! A front end makes a [`Request`] of what its client asks for. It executes requests, and then applies
+//! [`Engine::take_effects`] once before it answers the client: refused commands and changes that no client requested have
+//! effects too, and one answer can be the result of several commands.
 
 pub mod effects;
 pub mod error;
-pub mod instance;
+mod instance;
+mod request;
 
+pub use self::request::{Client, Command, HoldCommand, InstanceCommand, RecordCommand, Reply, Request};
 use self::{
     effects::Effects,
     error::{CommandError, ErrorKind},
-    instance::InstanceCommand,
 };
 use crate::{
     attach,
     buffer::clock::monotonic,
     engine::{
         Cooperative, Engine,
-        operations::{definitions, lifecycle},
+        dependents::emission,
+        instances::inject,
+        operations::{definitions, lifecycle, marks},
+        records::mark::Writer,
+        user,
     },
     event::InstanceId,
-    lang::{define::File, facts::Files},
 };
 
-/// A change of what is traced.
-#[derive(Clone, Debug)]
-pub enum Command<'a> {
-    /// Changes one instance.
-    Instance(InstanceId, InstanceCommand<'a>),
-    /// Creates an instance.
-    MakeInstance(&'a str),
-    /// Removes an instance and everything that it has in the kernel.
-    RemoveInstance(&'a str),
-    /// Defines and deletes dynamic events, one per line.
-    Define {
-        /// The file that receives the write.
-        file: File,
-        /// The lines.
-        text: &'a [u8],
-        /// The opened files that the lines name ([`crate::lang::define::files`]).
-        files: &'a Files,
-        /// The payer whose quota is charged for the definitions.
-        payer: u32,
-    },
-    /// Deletes all events of a file of dynamic events.
-    Undefine(File),
-    /// Defines and deletes synthetic events, one per line.
-    DefineSynthetic {
-        /// The lines.
-        text: &'a [u8],
-        /// The payer whose quota is charged for the definitions.
-        payer: u32,
-    },
-    /// Deletes all synthetic events.
-    UndefineSynthetic,
-    /// Adds and removes the events of program files, one per line.
-    DefinePrograms {
-        /// The lines.
-        text: &'a [u8],
-        /// The opened files that the lines name ([`crate::engine::registry::program_files`]).
-        files: &'a Files,
-        /// The payer whose quota is charged for the definitions.
-        payer: u32,
-    },
-    /// Removes the events of all program files.
-    UndefinePrograms,
-    /// Sets the maximum number of stored names of threads.
-    SavedNames(usize),
-}
-
-/// The result of a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reply {
-    /// No result.
-    Done,
-    /// The created instance.
-    Instance(InstanceId),
-}
-
 impl Engine {
-    /// Executes a command. A refused command leaves the state that the kernel would leave.
+    /// Executes a request. A refused command leaves the state that the kernel would leave.
     ///
     /// # Errors
     /// The kernel's error for the command. Its wording is already in the instance's `error_log`.
-    pub fn execute(&mut self, command: &Command<'_>) -> Result<Reply, CommandError> {
+    pub fn execute(&mut self, request: &Request<'_>) -> Result<Reply, CommandError> {
+        if !is_change(&request.command) {
+            return run(self, request);
+        }
         let moment = attach::moment();
-        // An error of an instance's command is in the log of that instance already.
-        let done = dispatch(self, command).map_err(|error| self.log_error(InstanceId::TOP, error));
+        let done = run(self, request);
         self.await_closed(moment);
         self.publish();
         done
+    }
+
+    /// Applies a command to an instance, as a step of a longer change.
+    ///
+    /// # Errors
+    /// As [`Engine::execute`].
+    pub(crate) fn apply(
+        &mut self,
+        instance: InstanceId,
+        command: InstanceCommand<'_>,
+    ) -> Result<(), CommandError> {
+        run(self, &Request::own(instance, command)).map(drop)
     }
 
     /// Adds the entries of an error to an instance's `error_log`, once, and logs the kernel's refusals.
@@ -130,31 +94,94 @@ impl Engine {
     pub fn take_effects(&mut self) -> Effects {
         let mut effects = std::mem::take(&mut self.effects);
         effects.rings |= std::mem::take(&mut self.user.new_ring);
-        effects.updates = self.take_updates();
+        effects.updates = user::take_updates(self);
         effects
     }
 }
 
-/// Calls the function of a command.
-fn dispatch(engine: &mut Engine, command: &Command<'_>) -> Result<Reply, CommandError> {
-    if !matches!(command, Command::Instance(..)) {
+/// Whether a command changes what is traced. Others can run within the steps of a long change.
+const fn is_change(command: &Command<'_>) -> bool {
+    !matches!(command, Command::Record(_) | Command::Hold(_))
+}
+
+/// Runs a command, and logs its error.
+fn run(engine: &mut Engine, request: &Request<'_>) -> Result<Reply, CommandError> {
+    if is_change(&request.command) {
         engine.touch();
     }
-    match *command {
-        Command::Instance(instance, ref command) => engine.apply(instance, command)?,
+    dispatch(engine, request).map_err(|error| engine.log_error(request.instance, error))
+}
+
+/// Calls the function of a command.
+fn dispatch(engine: &mut Engine, request: &Request<'_>) -> Result<Reply, CommandError> {
+    let Request { client, instance, command } = request;
+    let payer = client.payer;
+    match command {
+        Command::Instance(command) => instance::apply(engine, *instance, command)?,
+        Command::Record(command) => return record(engine, *client, *instance, command),
+        Command::Hold(command) => return hold(engine, *client, *instance, *command),
         Command::MakeInstance(name) => return lifecycle::make(engine, name).map(Reply::Instance),
         Command::RemoveInstance(name) => lifecycle::remove(engine, name)?,
-        Command::Define { file, text, files, payer } => {
-            definitions::define(engine, file, text, files, payer)?;
-        }
-        Command::Undefine(file) => definitions::undefine(engine, file)?,
-        Command::DefineSynthetic { text, payer } => definitions::define_synthetic(engine, text, payer)?,
+        Command::Define { file, text, files } => definitions::define(engine, *file, text, files, payer)?,
+        Command::Undefine(file) => definitions::undefine(engine, *file)?,
+        Command::DefineSynthetic(text) => definitions::define_synthetic(engine, text, payer)?,
         Command::UndefineSynthetic => definitions::undefine_synthetic(engine)?,
-        Command::DefinePrograms { text, files, payer } => {
+        Command::DefinePrograms { text, files } => {
             definitions::define_programs(engine, Some((text, files, payer)))?;
         }
         Command::UndefinePrograms => definitions::define_programs(engine, None)?,
-        Command::SavedNames(names) => engine.tasks_mut().set_capacity(names),
+        Command::SavedNames(names) => engine.tasks_mut().set_capacity(*names),
+    }
+    Ok(Reply::Done)
+}
+
+/// Makes a record of a client.
+fn record(
+    engine: &mut Engine,
+    client: Client,
+    instance: InstanceId,
+    command: &RecordCommand<'_>,
+) -> Result<Reply, CommandError> {
+    let writer = || Writer::of(client.thread);
+    match *command {
+        RecordCommand::Inject { event, text } => inject::inject(engine, instance, event, text, writer())?,
+        RecordCommand::Emit { event, values } => {
+            emission::emit_in(engine, instance, event, values, writer())?;
+        }
+        RecordCommand::Mark { mark, text } => {
+            return marks::record_mark(engine, instance, mark, text, writer()).map(Reply::Written);
+        }
+        RecordCommand::UserEvent { file, record } => {
+            return user::write(engine, file, record, client.thread).map(Reply::Written);
+        }
+    }
+    Ok(Reply::Done)
+}
+
+/// Takes or releases something for an open file.
+fn hold(
+    engine: &mut Engine,
+    client: Client,
+    instance: InstanceId,
+    command: HoldCommand,
+) -> Result<Reply, CommandError> {
+    match command {
+        HoldCommand::Instance => engine.instances.hold(instance)?,
+        HoldCommand::ReleaseInstance => engine.instances.release(instance),
+        HoldCommand::Event(event) => engine.registry.hold(event),
+        HoldCommand::ReleaseEvent(event) => {
+            if engine.registry.release(event) {
+                engine.user.mark_unheld(event);
+            }
+        }
+        HoldCommand::Pipe(cpu) => engine.instances.take_pipe(instance, cpu)?,
+        HoldCommand::ReleasePipe(cpu) => engine.instances.give_pipe(instance, cpu),
+        HoldCommand::Pause => engine.pause(instance, true),
+        HoldCommand::Resume => engine.pause(instance, false),
+        HoldCommand::UserEvents => {
+            return engine.user.open(client.payer, &engine.quotas).map(Reply::UserEvents);
+        }
+        HoldCommand::ReleaseUserEvents(file) => user::close(engine, file),
     }
     Ok(Reply::Done)
 }

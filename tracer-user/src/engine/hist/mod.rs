@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use self::hint::Known;
 use super::{
-    Command, CommandError, Engine, ErrorKind,
+    Command, CommandError, Engine, ErrorKind, Request,
     attachments::AttachOptions,
     facts::Facts,
     histograms::text::{looked_up, prepare, shown},
@@ -58,15 +58,18 @@ impl Histograms {
         for line in &wanted.synthetic {
             let text = line.as_bytes();
             let define = match line.strip_prefix("s:") {
-                Some(_) => Command::Define { file: File::Dynamic, text, files: &files, payer: 0 },
-                None => Command::DefineSynthetic { text, payer: 0 },
+                Some(_) => Command::Define { file: File::Dynamic, text, files: &files },
+                None => Command::DefineSynthetic(text),
             };
-            engine.execute(&define).map_err(|error| HistError::NotDefined(line.to_owned(), error))?;
+            engine
+                .execute(&Request::own(InstanceId::TOP, define))
+                .map_err(|error| HistError::NotDefined(line.to_owned(), error))?;
         }
         for line in &wanted.dynamic {
             let text = line.as_bytes();
+            let define = Command::Define { file: File::Dynamic, text, files: &files };
             engine
-                .execute(&Command::Define { file: File::Dynamic, text, files: &files, payer: 0 })
+                .execute(&Request::own(InstanceId::TOP, define))
                 .map_err(|error| HistError::NotDefined(line.to_owned(), error))?;
         }
         let mut given = Vec::new();

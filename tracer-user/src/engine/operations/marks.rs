@@ -35,38 +35,38 @@ impl Cooperative for Engine {
     }
 }
 
-impl Engine {
-    /// Records a write to `trace_marker` or `trace_marker_raw`. Returns the number of recorded bytes.
-    ///
-    /// # Errors
-    /// `EINVAL` if the option `markers` is off or raw data has no number, `EBADF` while recording is off.
-    pub fn mark(
-        &mut self,
-        instance: InstanceId,
-        mark: Mark,
-        written: &[u8],
-        writer: Writer,
-    ) -> Result<usize, CommandError> {
-        let options = &self.instances.get(instance).ok_or(ErrorKind::Gone)?.options;
-        if !options.is("markers") {
-            return Err(ErrorKind::Invalid.into());
-        }
-        if instance != InstanceId::TOP || options.find(COPY).is_none() {
-            return mark_one(self, instance, mark, written, writer);
-        }
-        // Marks of the top instance go to all instances with the option (6.16 and later), the last to set it first.
-        let mut done = Err(ErrorKind::Gone.into());
-        for instance in self.instances.ids().into_iter().rev() {
-            if self.instances.get(instance).is_some_and(|state| state.options.is(COPY)) {
-                done = mark_one(self, instance, mark, written, writer);
-                if done.is_err() {
-                    break;
-                }
+/// Records a write to `trace_marker` or `trace_marker_raw`. Returns the number of recorded bytes.
+///
+/// # Errors
+/// `EINVAL` if the option `markers` is off or raw data has no number, `EBADF` while recording is off.
+pub(crate) fn record_mark(
+    engine: &mut Engine,
+    instance: InstanceId,
+    mark: Mark,
+    written: &[u8],
+    writer: Writer,
+) -> Result<usize, CommandError> {
+    let options = &engine.instances.get(instance).ok_or(ErrorKind::Gone)?.options;
+    if !options.is("markers") {
+        return Err(ErrorKind::Invalid.into());
+    }
+    if instance != InstanceId::TOP || options.find(COPY).is_none() {
+        return mark_one(engine, instance, mark, written, writer);
+    }
+    // Marks of the top instance go to all instances with the option (6.16 and later), the last to set it first.
+    let mut done = Err(ErrorKind::Gone.into());
+    for instance in engine.instances.ids().into_iter().rev() {
+        if engine.instances.get(instance).is_some_and(|state| state.options.is(COPY)) {
+            done = mark_one(engine, instance, mark, written, writer);
+            if done.is_err() {
+                break;
             }
         }
-        done
     }
+    done
+}
 
+impl Engine {
     /// The marks of an instance.
     pub fn marks(&self, instance: InstanceId) -> Option<Arc<Marks>> {
         self.instances.get(instance).map(|state| Arc::clone(&state.marks))

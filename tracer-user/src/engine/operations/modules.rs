@@ -60,7 +60,7 @@ fn enable_awaited(engine: &mut Engine) {
         for text in state.awaited.take_loaded(&events) {
             let Some((on, which)) = Selector::read(text.as_bytes()) else { continue };
             // The module may lack the event.
-            if let Err(error) = engine.apply(instance, &InstanceCommand::Events { which, on }) {
+            if let Err(error) = engine.apply(instance, InstanceCommand::Events { which, on }) {
                 tracing::info!("{text}: {error}");
             }
         }

@@ -105,19 +105,19 @@ pub fn boot(engine: &mut Engine, boot: &Boot) -> Vec<(String, CommandError)> {
         }
     };
     for word in &boot.options {
-        let done = engine.apply(InstanceId::TOP, &InstanceCommand::OptionWord(word.as_bytes()));
+        let done = engine.apply(InstanceId::TOP, InstanceCommand::OptionWord(word.as_bytes()));
         keep(format!("trace_options={word}"), done);
     }
     if let Some(clock) = &boot.clock {
         keep(
             format!("trace_clock={clock}"),
-            engine.apply(InstanceId::TOP, &InstanceCommand::Clock(clock.as_bytes())),
+            engine.apply(InstanceId::TOP, InstanceCommand::Clock(clock.as_bytes())),
         );
     }
     if let Some(bytes) = boot.bytes {
         keep(
             "trace_buf_size".to_owned(),
-            engine.apply(InstanceId::TOP, &InstanceCommand::BufferSize { cpu: None, bytes }),
+            engine.apply(InstanceId::TOP, InstanceCommand::BufferSize { cpu: None, bytes }),
         );
     }
     for one in &boot.instances {
@@ -134,11 +134,11 @@ pub fn boot(engine: &mut Engine, boot: &Boot) -> Vec<(String, CommandError)> {
             }
         };
         if !one.on {
-            keep("traceoff".to_owned(), engine.apply(instance, &InstanceCommand::Tracing(false)));
+            keep("traceoff".to_owned(), engine.apply(instance, InstanceCommand::Tracing(false)));
         }
         for word in &one.events {
             let done = match Selector::read(word.as_bytes()) {
-                Some((on, which)) => engine.apply(instance, &InstanceCommand::Events { which, on }),
+                Some((on, which)) => engine.apply(instance, InstanceCommand::Events { which, on }),
                 None => Err(ErrorKind::Invalid.into()),
             };
             keep(format!("event {word}"), done);

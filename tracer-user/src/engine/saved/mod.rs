@@ -266,30 +266,27 @@ fn restore_one(
         let (name, on) = word.strip_prefix("no").map_or((word.as_str(), true), |name| (name, false));
         let option = engine.instances.get(instance).and_then(|state| state.options.find(name));
         let done = option.map_or(Err(ErrorKind::Invalid.into()), |option| {
-            engine.apply(instance, &InstanceCommand::Option { option, on })
+            engine.apply(instance, InstanceCommand::Option { option, on })
         });
         keep(format!("option {word}"), done);
     }
     if !saved.clock.is_empty() {
         keep(
             "trace_clock".to_owned(),
-            engine.apply(instance, &InstanceCommand::Clock(saved.clock.as_bytes())),
+            engine.apply(instance, InstanceCommand::Clock(saved.clock.as_bytes())),
         );
     }
     if saved.page > 0 {
         let page = PageSize::exactly(saved.page).ok_or_else(|| ErrorKind::Invalid.into());
-        let done = page.and_then(|page| engine.apply(instance, &InstanceCommand::PageSize(page)));
+        let done = page.and_then(|page| engine.apply(instance, InstanceCommand::PageSize(page)));
         keep("buffer_subbuf_size_kb".to_owned(), done);
     }
     for (cpu, bytes) in (0..).zip(&saved.sizes) {
         let command = InstanceCommand::BufferSize { cpu: Some(cpu), bytes: *bytes };
-        keep(format!("buffer size of CPU {cpu}"), engine.apply(instance, &command));
+        keep(format!("buffer size of CPU {cpu}"), engine.apply(instance, command));
     }
     if engine.instances.get(instance).is_some_and(|state| state.cpus.len() == saved.cpus.len()) {
-        keep(
-            "tracing_cpumask".to_owned(),
-            engine.apply(instance, &InstanceCommand::Cpus(saved.cpus.clone())),
-        );
+        keep("tracing_cpumask".to_owned(), engine.apply(instance, InstanceCommand::Cpus(saved.cpus.clone())));
     }
     if let Some(state) = engine.instances.get_mut(instance) {
         state.percent = saved.percent.min(100);
@@ -299,29 +296,29 @@ fn restore_one(
             continue;
         }
         let text = pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-        let done = engine.apply(instance, &InstanceCommand::AddPids { list, text: text.as_bytes() });
+        let done = engine.apply(instance, InstanceCommand::AddPids { list, text: text.as_bytes() });
         keep("threads".to_owned(), done);
     }
-    keep("tracing_on".to_owned(), engine.apply(instance, &InstanceCommand::Tracing(saved.on)));
+    keep("tracing_on".to_owned(), engine.apply(instance, InstanceCommand::Tracing(saved.on)));
     let events = engine.registry.events().clone();
     for (system, name, text) in &saved.filters {
         let event = events.find_system(system).and_then(|system| events.find(system, name));
         let done = match event {
-            Some(event) => engine.apply(instance, &InstanceCommand::Filter { event, text: text.as_bytes() }),
+            Some(event) => engine.apply(instance, InstanceCommand::Filter { event, text: text.as_bytes() }),
             None => Err(ErrorKind::NotFound.into()),
         };
         keep(format!("filter of {system}:{name}"), done);
     }
     for word in saved.awaited.iter().rev() {
         if let Some((on, which)) = Selector::read(word.as_bytes()) {
-            keep(format!("event {word}"), engine.apply(instance, &InstanceCommand::Events { which, on }));
+            keep(format!("event {word}"), engine.apply(instance, InstanceCommand::Events { which, on }));
         }
     }
     for (system, name) in &saved.events {
         let which = Selector::named(system, name);
         keep(
             format!("event {system}:{name}"),
-            engine.apply(instance, &InstanceCommand::Events { which, on: true }),
+            engine.apply(instance, InstanceCommand::Events { which, on: true }),
         );
     }
     for (system, name, lines) in &saved.triggers {
@@ -329,7 +326,7 @@ fn restore_one(
         for line in lines {
             let done = match event {
                 Some(event) => {
-                    engine.apply(instance, &InstanceCommand::Trigger { event, text: line.as_bytes() })
+                    engine.apply(instance, InstanceCommand::Trigger { event, text: line.as_bytes() })
                 }
                 None => Err(ErrorKind::NotFound.into()),
             };

@@ -21,6 +21,7 @@ use std::{
 };
 
 pub use caller::{Access, Answer, Caller, Request};
+pub(crate) use record::write;
 pub use register::{Layout, Registered, Registration};
 pub use user_events::{PendingUpdates, UserEvents};
 
@@ -49,18 +50,18 @@ const SETTLING: u64 = 2_000_000_000;
 const SLICE: Duration = Duration::from_millis(5);
 const SLICE_OF_REQUEST: Duration = Duration::from_millis(25);
 
-impl Engine {
-    /// Closes an open file.
-    pub fn user_close(&mut self, file: u64) {
-        for held in self.user.files.remove(&file).map(|table| table.held).unwrap_or_default() {
-            let known = self.user.known.get_mut(&held.event);
-            if let Some(holding) = known.and_then(|known| known.holders.get_mut(&held.payer)) {
-                holding.files = holding.files.saturating_sub(1);
-            }
-            drop_holder(self, held.event);
+/// Removes the table of a closed file, and the events without another holder.
+pub(crate) fn close(engine: &mut Engine, file: u64) {
+    for held in engine.user.files.remove(&file).map(|table| table.held).unwrap_or_default() {
+        let known = engine.user.known.get_mut(&held.event);
+        if let Some(holding) = known.and_then(|known| known.holders.get_mut(&held.payer)) {
+            holding.files = holding.files.saturating_sub(1);
         }
+        drop_holder(engine, held.event);
     }
+}
 
+impl Engine {
     /// The content of `user_events_status`. Events with a bit in the page are listed as on 6.1, others as on later
     /// kernels.
     pub fn user_status(&self) -> Vec<u8> {
@@ -80,13 +81,13 @@ impl Engine {
         let _ = write!(text, "\nActive: {}\nBusy: {busy}\nMax: {EVENTS_MAX}\n", self.user.known.len());
         text.into_bytes()
     }
+}
 
-    /// Processes births and ends of processes, and removes events without holders. Returns the updates of programs'
-    /// memory that have been queued since the last call. If the time limit is reached first, another call is
-    /// requested (`ClientMemory::on_attention`).
-    pub fn take_updates(&mut self) -> PendingUpdates {
-        updates_within(self, SLICE)
-    }
+/// Processes births and ends of processes, and removes events without holders. Returns the updates of programs' memory
+/// that have been queued since the last call. If the time limit is reached first, another call is requested
+/// (`ClientMemory::on_attention`).
+pub(crate) fn take_updates(engine: &mut Engine) -> PendingUpdates {
+    updates_within(engine, SLICE)
 }
 
 fn updates_within(engine: &mut Engine, slice: Duration) -> PendingUpdates {
@@ -218,7 +219,7 @@ pub fn delete(engine: &mut Engine, name: &[u8], payer: u32, capable: bool) -> Re
     Ok(())
 }
 
-/// Processes the births and ends of processes up to now. Their updates wait for the next [`Engine::take_updates`].
+/// Processes the births and ends of processes up to now. Their updates wait for the next [`take_updates`].
 pub(crate) fn learn(engine: &mut Engine) {
     engine.user.news = updates_within(engine, SLICE_OF_REQUEST);
 }

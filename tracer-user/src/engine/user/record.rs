@@ -16,60 +16,59 @@ use crate::{
 /// Size in bytes of the index before the record.
 const INDEX: usize = 4;
 
-impl Engine {
-    /// Records a write to an open file in every instance that has the event enabled. Returns the number of bytes
-    /// accepted. As in the kernel, a record that is too long for the buffer is accepted and not recorded.
-    ///
-    /// # Errors
-    /// `EFAULT` for a write without an index and for a text outside the record, `EINVAL` for a negative index and for
-    /// a record shorter than the event's fields, `ENOENT` for an unknown index, `EBADF` while the event is disabled.
-    pub fn user_write(&mut self, file: u64, written: &[u8], writer: Writer) -> Result<usize, CommandError> {
-        let (index, payload) = written.split_first_chunk::<INDEX>().ok_or(ErrorKind::BadAddress)?;
-        let index = usize::try_from(i32::from_ne_bytes(*index)).map_err(|_| ErrorKind::Invalid)?;
-        let held = self
-            .user
-            .files
-            .get(&file)
-            .and_then(|table| table.held.get(index))
-            .copied()
-            .ok_or(ErrorKind::NotFound)?;
-        let event = held.event;
-        let known = self.user.known.get(&event).ok_or(ErrorKind::NotFound)?;
-        if payload.len() < known.event.min_size() {
-            return Err(ErrorKind::Invalid.into());
-        }
-        let on: Vec<InstanceId> = self
-            .instances
-            .iter()
-            .filter(|(_, state)| state.is_enabled(event))
-            .map(|(instance, _)| instance)
-            .collect();
-        if on.is_empty() {
-            return if held.first_age { Ok(written.len()) } else { Err(ErrorKind::BadFile.into()) };
-        }
-        let Some(id) = self.registry.events().format(event, &self.facts).map(|format| format.id) else {
-            return Err(ErrorKind::NotFound.into());
-        };
-        let mut record = Vec::with_capacity(tracer_abi::COMMON_SIZE + payload.len());
-        record.extend(id.to_ne_bytes());
-        record.extend([0, 0]);
-        record.extend(writer.pid.to_ne_bytes());
-        record.extend_from_slice(payload);
-        let sound = known.event.is_sound(&record);
-        let mut faulted = false;
-        for instance in on {
-            let Some(status) = self.status(instance).filter(Status::has_session) else { continue };
-            let Some(state) = self.instances.get(instance) else { continue };
-            if record.len() > Page::longest(state.page()).min(tracer_abi::MAX_PAYLOAD) {
-                continue;
-            }
-            if !sound {
-                faulted |= status.records() && !status.is_soft_off(event);
-                continue;
-            }
-            dependents::pass_record(self, instance, event, &record, writer);
-        }
-        self.tasks_mut().look_up(writer.pid as i32, true);
-        if faulted { Err(ErrorKind::BadAddress.into()) } else { Ok(written.len()) }
+/// Records a write to an open file in every instance that has the event enabled. Returns the number of bytes
+/// accepted. As in the kernel, a record that is too long for the buffer is accepted and not recorded.
+///
+/// # Errors
+/// `EFAULT` for a write without an index and for a text outside the record, `EINVAL` for a negative index and for
+/// a record shorter than the event's fields, `ENOENT` for an unknown index, `EBADF` while the event is disabled.
+pub(crate) fn write(
+    engine: &mut Engine,
+    file: u64,
+    written: &[u8],
+    thread: u32,
+) -> Result<usize, CommandError> {
+    let (index, payload) = written.split_first_chunk::<INDEX>().ok_or(ErrorKind::BadAddress)?;
+    let index = usize::try_from(i32::from_ne_bytes(*index)).map_err(|_| ErrorKind::Invalid)?;
+    let table = engine.user.files.get_mut(&file).ok_or(ErrorKind::NotFound)?;
+    let held = *table.held.get(index).ok_or(ErrorKind::NotFound)?;
+    let event = held.event;
+    let known = engine.user.known.get(&event).ok_or(ErrorKind::NotFound)?;
+    if payload.len() < known.event.min_size() {
+        return Err(ErrorKind::Invalid.into());
     }
+    let on: Vec<InstanceId> = engine
+        .instances
+        .iter()
+        .filter(|(_, state)| state.is_enabled(event))
+        .map(|(instance, _)| instance)
+        .collect();
+    if on.is_empty() {
+        return if held.first_age { Ok(written.len()) } else { Err(ErrorKind::BadFile.into()) };
+    }
+    let Some(id) = engine.registry.events().format(event, &engine.facts).map(|format| format.id) else {
+        return Err(ErrorKind::NotFound.into());
+    };
+    let writer = Writer::again(thread, &mut table.writer);
+    let mut record = Vec::with_capacity(tracer_abi::COMMON_SIZE + payload.len());
+    record.extend(id.to_ne_bytes());
+    record.extend([0, 0]);
+    record.extend(writer.pid.to_ne_bytes());
+    record.extend_from_slice(payload);
+    let sound = known.event.is_sound(&record);
+    let mut faulted = false;
+    for instance in on {
+        let Some(status) = engine.status(instance).filter(Status::has_session) else { continue };
+        let Some(state) = engine.instances.get(instance) else { continue };
+        if record.len() > Page::longest(state.page()).min(tracer_abi::MAX_PAYLOAD) {
+            continue;
+        }
+        if !sound {
+            faulted |= status.records() && !status.is_soft_off(event);
+            continue;
+        }
+        dependents::pass_record(engine, instance, event, &record, writer);
+    }
+    engine.tasks_mut().look_up(writer.pid as i32, true);
+    if faulted { Err(ErrorKind::BadAddress.into()) } else { Ok(written.len()) }
 }

@@ -100,6 +100,8 @@ pub(super) struct Table {
     file: Charge,
     /// The charge of the entries, to the same payer.
     entries: Option<Charge>,
+    /// The last writer, and its `stat` file.
+    pub(super) writer: Option<(u32, std::fs::File)>,
 }
 
 impl Table {
@@ -235,7 +237,7 @@ impl UserEvents {
     pub fn open(&mut self, payer: u32, quotas: &Quotas) -> Result<u64, CommandError> {
         let file = quotas.charge(payer, Kind::UserEventFiles, 1).map_err(|_| ErrorKind::NoMemory)?;
         self.next_file += 1;
-        let table = Table { held: Vec::new(), places: HashMap::new(), file, entries: None };
+        let table = Table { held: Vec::new(), places: HashMap::new(), file, entries: None, writer: None };
         self.files.insert(self.next_file, table);
         Ok(self.next_file)
     }

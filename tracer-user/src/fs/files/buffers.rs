@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::entry::{Entry, ReadKind, all, lines};
+use super::entry::{Entry, ReadKind, Update, lines};
 use crate::{
     buffer::{
         HEAD, PageSize,
@@ -18,12 +18,12 @@ use crate::{
 pub(super) const BUFFER_PERCENT: Entry = Entry::write(
     "buffer_percent",
     ReadKind::Text(|engine, at| Ok(lines([at.state(engine)?.percent]))),
-    |engine, at, data| {
+    |engine, data| {
         let percent = words::number(data)?;
         if percent > 100 {
             return Err(Errno::INVAL);
         }
-        all(data, at.change(engine, InstanceCommand::WakePercent(percent as u32)))
+        engine.take(data, InstanceCommand::WakePercent(percent as u32))
     },
 );
 
@@ -31,14 +31,14 @@ pub(super) const BUFFER_PERCENT: Entry = Entry::write(
 pub(super) const BUFFER_SIZE_KB: Entry = Entry::write(
     "buffer_size_kb",
     ReadKind::Text(|engine, at| Ok(size_text(at.state(engine)?.size(at.cpu())))),
-    |engine, at, data| {
+    |engine, data| {
         let kib = words::number(data)?;
         if kib == 0 {
             return Err(Errno::INVAL);
         }
         let bytes =
             kib.checked_mul(1024).and_then(|bytes| usize::try_from(bytes).ok()).ok_or(Errno::NOMEM)?;
-        all(data, at.change(engine, InstanceCommand::BufferSize { cpu: at.cpu(), bytes }))
+        engine.take(data, InstanceCommand::BufferSize { cpu: engine.at.cpu(), bytes })
     },
 );
 
@@ -61,25 +61,23 @@ fn size_text(size: Size) -> Vec<u8> {
 pub(super) const BUFFER_SUBBUF_SIZE_KB: Entry = Entry::write(
     "buffer_subbuf_size_kb",
     ReadKind::Text(|engine, at| Ok(lines([at.state(engine)?.page().bytes() / 1024]))),
-    |engine, at, data| {
+    |engine, data| {
         let bytes = words::number(data)?.checked_mul(1024).ok_or(Errno::INVAL)?;
         let page = PageSize::holding(bytes).ok_or(Errno::INVAL)?;
-        all(data, at.change(engine, InstanceCommand::PageSize(page)))
+        engine.take(data, InstanceCommand::PageSize(page))
     },
 );
 
 /// `free_buffer`: a close frees the memory of the buffers, and stops recording under the option `disable_on_free`.
 pub(super) const FREE_BUFFER: Entry =
-    Entry::write("free_buffer", ReadKind::Nothing, |_, _, data| Ok(data.len())).mode(0o200).closes(
-        |engine, at| {
-            let Some(state) = engine.instances().get(at.instance) else { return };
-            if state.options.is("disable_on_free") {
-                // The instance was there a moment ago.
-                let _ = at.change(engine, InstanceCommand::Tracing(false));
-            }
-            let _ = at.change(engine, InstanceCommand::BufferSize { cpu: None, bytes: 0 });
-        },
-    );
+    Entry::write("free_buffer", ReadKind::Nothing, |_, data| Ok(data.len())).mode(0o200).closes(|engine| {
+        let Ok(state) = engine.at.state(engine.view()) else { return };
+        if state.options.is("disable_on_free") {
+            // The instance was there a moment ago.
+            let _ = engine.execute(InstanceCommand::Tracing(false));
+        }
+        let _ = engine.execute(InstanceCommand::BufferSize { cpu: None, bytes: 0 });
+    });
 
 /// `events/header_page`: the layout of a page of a buffer.
 pub(super) const HEADER_PAGE: Entry = Entry::read(
@@ -156,6 +154,4 @@ pub(super) const STATS: Entry = Entry::read(
         .into_bytes())
     }),
 )
-.updates(|engine, at| {
-    engine.collect(at.instance);
-});
+.updates(Update::Records);

@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::entry::{Entry, ReadKind, Result, all};
+use super::entry::{Entry, ReadKind, Result};
 use crate::{engine::InstanceCommand, lang::ctype};
 
 /// The bits of a word; commas separate words.
@@ -12,9 +12,9 @@ const WORD: usize = 32;
 pub(super) const TRACING_CPUMASK: Entry = Entry::write(
     "tracing_cpumask",
     ReadKind::Text(|engine, at| Ok((text(&at.state(engine)?.cpus) + "\n").into_bytes())),
-    |engine, at, data| {
-        let mask = parse(data, at.state(engine)?.cpus.len())?;
-        all(data, at.change(engine, InstanceCommand::Cpus(mask)))
+    |engine, data| {
+        let mask = parse(data, engine.at.state(engine.view())?.cpus.len())?;
+        engine.take(data, InstanceCommand::Cpus(mask))
     },
 );
 

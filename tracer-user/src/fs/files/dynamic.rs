@@ -1,8 +1,8 @@
 //! Files that define events: probes, synthetic events, and the events of programs. Lines add and delete definitions.
 
-use super::entry::{At, Entry, FileNames, ReadKind, Result, all, done};
+use super::entry::{ClientEngine, Entry, FileNames, ReadKind, Result};
 use crate::{
-    engine::{Command, Engine, definitions, profile, registry::program_files},
+    engine::{Command, definitions, profile, registry::program_files},
     event::dynamic::Kind,
     lang::{
         define::{File, files},
@@ -16,19 +16,19 @@ pub(super) const DYNAMIC_EVENTS: Entry = Entry::names(
     ReadKind::Seq(|engine, _| Ok(definitions(engine, File::Dynamic))),
     FileNames {
         wanted: |data| files(File::Dynamic, data),
-        write: |engine, at, data, found| define(engine, at, File::Dynamic, data, found),
+        write: |engine, data, found| define(engine, File::Dynamic, data, found),
     },
 )
-.truncates(|engine, _| done(engine.execute(&Command::Undefine(File::Dynamic))))
+.truncates(|_| Ok(Command::Undefine(File::Dynamic)))
 .top();
 
 /// `kprobe_events`: probes of the kernel's code.
 pub(super) const KPROBE_EVENTS: Entry = Entry::write(
     "kprobe_events",
     ReadKind::Seq(|engine, _| Ok(definitions(engine, File::Kprobe))),
-    |engine, at, data| define(engine, at, File::Kprobe, data, &Files::at_once()),
+    |engine, data| define(engine, File::Kprobe, data, &Files::at_once()),
 )
-.truncates(|engine, _| done(engine.execute(&Command::Undefine(File::Kprobe))))
+.truncates(|_| Ok(Command::Undefine(File::Kprobe)))
 .top();
 
 /// `kprobe_profile`: the hits of each kprobe, and the hits that found the probe busy.
@@ -41,10 +41,10 @@ pub(super) const UPROBE_EVENTS: Entry = Entry::names(
     ReadKind::Seq(|engine, _| Ok(definitions(engine, File::Uprobe))),
     FileNames {
         wanted: |data| files(File::Uprobe, data),
-        write: |engine, at, data, found| define(engine, at, File::Uprobe, data, found),
+        write: |engine, data, found| define(engine, File::Uprobe, data, found),
     },
 )
-.truncates(|engine, _| done(engine.execute(&Command::Undefine(File::Uprobe))))
+.truncates(|_| Ok(Command::Undefine(File::Uprobe)))
 .top();
 
 /// `uprobe_profile`: the hits of each uprobe.
@@ -55,9 +55,9 @@ pub(super) const UPROBE_PROFILE: Entry =
 pub(super) const SYNTHETIC_EVENTS: Entry = Entry::write(
     "synthetic_events",
     ReadKind::Seq(|engine, _| Ok(engine.registry().synthetic().listing())),
-    |engine, at, data| all(data, engine.execute(&Command::DefineSynthetic { text: data, payer: at.payer })),
+    |engine, data| engine.take(data, Command::DefineSynthetic(data)),
 )
-.truncates(|engine, _| done(engine.execute(&Command::UndefineSynthetic)))
+.truncates(|_| Ok(Command::UndefineSynthetic))
 .top();
 
 /// `program_events`, which tracefs does not have: the program files that bring events along.
@@ -66,12 +66,10 @@ pub(super) const PROGRAM_EVENTS: Entry = Entry::names(
     ReadKind::Seq(|engine, _| Ok(engine.registry().programs().listing())),
     FileNames {
         wanted: program_files,
-        write: |engine, at, data, files| {
-            all(data, engine.execute(&Command::DefinePrograms { text: data, files, payer: at.payer }))
-        },
+        write: |engine, data, files| engine.take(data, Command::DefinePrograms { text: data, files }),
     },
 )
-.truncates(|engine, _| done(engine.execute(&Command::UndefinePrograms)))
+.truncates(|_| Ok(Command::UndefinePrograms))
 .top();
 
 /// `user_events_data`: programs register user events by ioctl(2) and write records.
@@ -88,6 +86,6 @@ pub(super) const USER_EVENTS_STATUS: Entry = Entry::read(
 .top();
 
 /// Defines and deletes dynamic events.
-fn define(engine: &mut Engine, at: At, file: File, text: &[u8], files: &Files) -> Result<usize> {
-    all(text, engine.execute(&Command::Define { file, text, files, payer: at.payer }))
+fn define(engine: &mut ClientEngine<'_>, file: File, text: &[u8], files: &Files) -> Result<usize> {
+    engine.take(text, Command::Define { file, text, files })
 }

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 
 use crate::{
     engine::{
-        Command, CommandError, Engine, InstanceCommand,
+        Client, Command, Engine, Reply, Request,
         instances::{Instance, Status},
         records::Mark,
     },
@@ -29,29 +29,18 @@ pub(crate) enum Subject {
     Option(u32),
 }
 
-/// The instance and the object of a file, and the calling thread.
+/// The instance and the object of a file, and its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct At {
     /// The instance.
     pub(crate) instance: InstanceId,
     /// The object in the instance.
     pub(crate) subject: Subject,
-    /// The thread that opened the file or that writes now.
-    pub(crate) thread: u32,
-    /// Its payer.
-    pub(crate) payer: u32,
+    /// The client that opened the file or that writes now.
+    pub(crate) client: Client,
 }
 
 impl At {
-    /// Changes the instance.
-    ///
-    /// # Errors
-    /// Those of [`Engine::execute`].
-    pub(crate) fn change(self, engine: &mut Engine, command: InstanceCommand<'_>) -> Result<()> {
-        engine.execute(&Command::Instance(self.instance, command))?;
-        Ok(())
-    }
-
     /// The state of the instance.
     ///
     /// # Errors
@@ -107,6 +96,41 @@ impl At {
     }
 }
 
+/// The engine as a file sees it that changes something: commands of the file's client change it.
+pub(crate) struct ClientEngine<'a> {
+    engine: &'a mut Engine,
+    /// The file.
+    pub(crate) at: At,
+}
+
+impl<'a> ClientEngine<'a> {
+    pub(crate) fn new(engine: &'a mut Engine, at: At) -> Self {
+        Self { engine, at }
+    }
+
+    /// The engine, to be looked at.
+    pub(crate) fn view(&self) -> &Engine {
+        self.engine
+    }
+
+    /// Executes a command on the file's instance.
+    ///
+    /// # Errors
+    /// Those of [`Engine::execute`].
+    pub(crate) fn execute<'c>(&mut self, command: impl Into<Command<'c>>) -> Result<Reply> {
+        let At { instance, client, .. } = self.at;
+        Ok(self.engine.execute(&Request { client, instance, command: command.into() })?)
+    }
+
+    /// Executes a command that takes all written bytes. Returns their number.
+    ///
+    /// # Errors
+    /// Those of [`Engine::execute`].
+    pub(crate) fn take<'c>(&mut self, data: &[u8], command: impl Into<Command<'c>>) -> Result<usize> {
+        self.execute(command).map(|_| data.len())
+    }
+}
+
 /// The result of an operation on a file. The system call returns the error.
 pub(crate) type Result<T> = std::result::Result<T, Errno>;
 
@@ -121,14 +145,29 @@ pub(crate) type Make1 = fn(&Engine) -> Result<Vec<u8>>;
 /// Makes the page that a mapping shows.
 pub(crate) type MakePage = fn(&Engine) -> Vec<u8>;
 /// Executes a write and returns how many bytes it took.
-pub(crate) type WriteFn = fn(&mut Engine, At, &[u8]) -> Result<usize>;
+pub(crate) type WriteFn = fn(&mut ClientEngine<'_>, &[u8]) -> Result<usize>;
+/// The command of an open for writing with `O_TRUNC`.
+pub(crate) type TruncateFn = fn(At) -> Result<Command<'static>>;
+/// Executes a close.
+pub(crate) type CloseFn = fn(&mut ClientEngine<'_>);
+
+/// State outside the engine's settings that a text shows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Update {
+    /// The records of the instance.
+    Records,
+    /// The records of all instances.
+    AllRecords,
+    /// The lists of threads, which change by forks and exits.
+    Pids,
+}
 
 /// The functions behind writes that name user files. `wanted` finds the names in the text alone; `write` executes the
 /// write after the files were opened.
 #[derive(Clone, Copy)]
 pub(crate) struct FileNames {
     pub(crate) wanted: fn(&[u8]) -> Vec<FileRequest>,
-    pub(crate) write: fn(&mut Engine, At, &[u8], &Files) -> Result<usize>,
+    pub(crate) write: fn(&mut ClientEngine<'_>, &[u8], &Files) -> Result<usize>,
 }
 
 /// How a file is read.
@@ -173,16 +212,16 @@ pub(crate) struct Entry {
     pub(crate) top: bool,
     /// How it is read.
     pub(crate) read_kind: ReadKind,
-    /// Updates what its text shows, before the text is made.
-    pub(crate) updates: Option<fn(&mut Engine, At)>,
+    /// What is updated before its text is made.
+    pub(crate) updates: Option<Update>,
     /// Executes a write.
     pub(crate) write: Option<WriteFn>,
     /// Executes a write, in a file whose writes name user files.
     pub(crate) names: Option<FileNames>,
-    /// Executes an open for writing with `O_TRUNC`.
-    pub(crate) truncates: Option<fn(&mut Engine, At) -> Result<()>>,
+    /// The command of an open for writing with `O_TRUNC`.
+    pub(crate) truncates: Option<TruncateFn>,
     /// Executes a close.
-    pub(crate) closes: Option<fn(&mut Engine, At)>,
+    pub(crate) closes: Option<CloseFn>,
     /// The kind of marks that writes make, if they make marks.
     pub(crate) marks: Option<Mark>,
 }
@@ -215,12 +254,12 @@ impl Entry {
     }
 
     /// Sets what is updated before its text is made.
-    pub(crate) const fn updates(self, updates: fn(&mut Engine, At)) -> Self {
+    pub(crate) const fn updates(self, updates: Update) -> Self {
         Self { updates: Some(updates), ..self }
     }
 
     /// Sets the effect of an open with `O_TRUNC`.
-    pub(crate) const fn truncates(self, truncates: fn(&mut Engine, At) -> Result<()>) -> Self {
+    pub(crate) const fn truncates(self, truncates: TruncateFn) -> Self {
         Self { truncates: Some(truncates), ..self }
     }
 
@@ -230,19 +269,9 @@ impl Entry {
     }
 
     /// Sets the effect of a close.
-    pub(crate) const fn closes(self, closes: fn(&mut Engine, At)) -> Self {
+    pub(crate) const fn closes(self, closes: CloseFn) -> Self {
         Self { closes: Some(closes), ..self }
     }
-}
-
-/// The result of a write whose command takes all of the data.
-pub(crate) fn all<T, E: Into<Errno>>(data: &[u8], done: std::result::Result<T, E>) -> Result<usize> {
-    done.map(|_| data.len()).map_err(Into::into)
-}
-
-/// Drops the value of a command's result.
-pub(crate) fn done<T>(done: std::result::Result<T, CommandError>) -> Result<()> {
-    Ok(done.map(drop)?)
 }
 
 /// Formats each value as a line.

@@ -2,37 +2,35 @@
 
 use rustix::io::Errno;
 
-use super::entry::{At, Entry, ReadKind, Result, all, lines};
+use super::entry::{At, ClientEngine, Entry, ReadKind, Result, lines};
 use crate::{
     api::wire::with_values,
     engine::{
-        Engine, InstanceCommand, histograms,
+        Engine, InstanceCommand, RecordCommand, histograms,
         instances::{Selector, words},
-        records::Writer,
     },
     event::SystemId,
 };
 
 /// `events/enable`: whether all events are enabled.
-pub(super) const ALL_ENABLE: Entry = Entry::write(
-    "enable",
-    ReadKind::Text(|engine, at| show_enabled(engine, at, None)),
-    |engine, at, data| enable(engine, at, None, data),
-);
+pub(super) const ALL_ENABLE: Entry =
+    Entry::write("enable", ReadKind::Text(|engine, at| show_enabled(engine, at, None)), |engine, data| {
+        enable(engine, None, data)
+    });
 
 /// `events/SYSTEM/enable`: whether all events of a system are enabled.
 pub(super) const SYSTEM_ENABLE: Entry = Entry::write(
     "enable",
     ReadKind::Text(|engine, at| show_enabled(engine, at, Some(at.system()?))),
-    |engine, at, data| enable(engine, at, Some(at.system()?), data),
+    |engine, data| enable(engine, Some(engine.at.system()?), data),
 );
 
 /// `events/SYSTEM/filter`: sets the filter of all events of a system that have its fields.
 pub(super) const SYSTEM_FILTER: Entry = Entry::write(
     "filter",
     ReadKind::Once(|_, _| Ok(SYSTEM_FILTER_TEXT.as_bytes().to_vec())),
-    |engine, at, data| {
-        all(data, at.change(engine, InstanceCommand::SystemFilter { system: at.system()?, text: data }))
+    |engine, data| {
+        engine.take(data, InstanceCommand::SystemFilter { system: engine.at.system()?, text: data })
     },
 );
 
@@ -46,9 +44,9 @@ const SYSTEM_FILTER_TEXT: &str = "### global filter ###\n\
 pub(super) const ENABLE: Entry = Entry::write(
     "enable",
     ReadKind::Text(|engine, at| Ok(at.status(engine)?.enable_text(at.event()?).to_vec())),
-    |engine, at, data| {
+    |engine, data| {
         let on = words::flag(data)?;
-        all(data, at.change(engine, InstanceCommand::Event { event: at.event()?, on }))
+        engine.take(data, InstanceCommand::Event { event: engine.at.event()?, on })
     },
 );
 
@@ -56,9 +54,7 @@ pub(super) const ENABLE: Entry = Entry::write(
 pub(super) const FILTER: Entry = Entry::write(
     "filter",
     ReadKind::Once(|engine, at| Ok(at.state(engine)?.filter_text(at.event()?).to_vec())),
-    |engine, at, data| {
-        all(data, at.change(engine, InstanceCommand::Filter { event: at.event()?, text: data }))
-    },
+    |engine, data| engine.take(data, InstanceCommand::Filter { event: engine.at.event()?, text: data }),
 );
 
 /// `events/SYSTEM/EVENT/format`: the fields and the print format of an event.
@@ -87,14 +83,8 @@ pub(super) const ID: Entry = Entry::read(
 
 /// `events/SYSTEM/EVENT/inject`: a write makes a record of the event, as in kernels with `CONFIG_TRACE_EVENT_INJECT`.
 pub(super) const INJECT: Entry =
-    Entry::write("inject", ReadKind::Once(|_, _| Err(Errno::PERM)), |engine, at, data| {
-        all(
-            data,
-            at.change(
-                engine,
-                InstanceCommand::Inject { event: at.event()?, text: data, writer: Writer::of(at.thread) },
-            ),
-        )
+    Entry::write("inject", ReadKind::Once(|_, _| Err(Errno::PERM)), |engine, data| {
+        engine.take(data, RecordCommand::Inject { event: engine.at.event()?, text: data })
     })
     .mode(0o200);
 
@@ -103,23 +93,22 @@ pub(super) const INJECT: Entry =
 pub(super) const TRIGGER: Entry = Entry::write(
     "trigger",
     ReadKind::Seq(|engine, at| Ok(histograms::trigger_text(engine, at.instance, at.event()?)?)),
-    |engine, at, data| {
+    |engine, data| {
         if data.is_empty() {
             return Ok(0);
         }
-        all(data, at.change(engine, InstanceCommand::Trigger { event: at.event()?, text: data }))
+        engine.take(data, InstanceCommand::Trigger { event: engine.at.event()?, text: data })
     },
 )
-.truncates(|engine, at| at.change(engine, InstanceCommand::ClearHistograms(at.event()?)));
+.truncates(|at| Ok(InstanceCommand::ClearHistograms(at.event()?).into()));
 
 /// `events/synthetic/EVENT/synth_event_trace`, which tracefs does not have: a write of values traces the event in
 /// this instance, as the kernel's function of that name does ([`crate::api::trace`]).
 pub(super) const SYNTH_EVENT_TRACE: Entry =
-    Entry::write("synth_event_trace", ReadKind::Once(|_, _| Err(Errno::PERM)), |engine, at, data| {
-        let (event, writer) = (at.event()?, Writer::of(at.thread));
-        let done =
-            with_values(data, |values| at.change(engine, InstanceCommand::Emit { event, values, writer }));
-        all(data, done.ok_or(Errno::INVAL)?)
+    Entry::write("synth_event_trace", ReadKind::Once(|_, _| Err(Errno::PERM)), |engine, data| {
+        let event = engine.at.event()?;
+        let done = with_values(data, |values| engine.take(data, RecordCommand::Emit { event, values }));
+        done.ok_or(Errno::INVAL)?
     })
     .mode(0o200);
 
@@ -148,17 +137,17 @@ fn show_enabled(engine: &Engine, at: At, system: Option<SystemId>) -> Result<Vec
 }
 
 /// Enables or disables the events of a system, or all events if `system` is `None`.
-fn enable(engine: &mut Engine, at: At, system: Option<SystemId>, data: &[u8]) -> Result<usize> {
+fn enable(engine: &mut ClientEngine<'_>, system: Option<SystemId>, data: &[u8]) -> Result<usize> {
     let value = words::number(data)?;
-    at.change(engine, InstanceCommand::Expand)?;
+    engine.execute(InstanceCommand::Expand)?;
     if value > 1 {
         return Err(Errno::INVAL);
     }
-    let events = engine.registry().events().clone();
+    let events = engine.view().registry().events().clone();
     let name = match system {
         Some(system) => Some(events.system(system).ok_or(Errno::NODEV)?.name.as_str()),
         None => None,
     };
     let which = Selector::system(name);
-    all(data, at.change(engine, InstanceCommand::Events { which, on: value == 1 }))
+    engine.take(data, InstanceCommand::Events { which, on: value == 1 })
 }

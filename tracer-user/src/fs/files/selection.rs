@@ -3,7 +3,7 @@
 
 use rustix::io::Errno;
 
-use super::entry::{At, Entry, ReadKind, Result, all, lines};
+use super::entry::{At, ClientEngine, Entry, ReadKind, Result, Update, lines};
 use crate::engine::{
     Engine, InstanceCommand, List,
     instances::{Selector, words},
@@ -34,44 +34,44 @@ pub(super) const SET_EVENT: Entry = Entry::write(
         let on = on.map(|event| engine.registry().events().full_name(event));
         Ok(on.chain(state.awaited()).map(|name| name + "\n").collect::<String>().into())
     }),
-    |engine, at, data| {
+    |engine, data| {
         if data.is_empty() {
             return Ok(0);
         }
-        at.change(engine, InstanceCommand::Expand)?;
+        engine.execute(InstanceCommand::Expand)?;
         let (done, word) = words::word(data)?;
         if let Some(word) = word {
             let (on, which) = Selector::read(word).ok_or(Errno::INVAL)?;
-            at.change(engine, InstanceCommand::Events { which, on })?;
+            engine.execute(InstanceCommand::Events { which, on })?;
         }
         Ok(done)
     },
 )
-.truncates(|engine, at| at.change(engine, InstanceCommand::DisableAll));
+.truncates(|_| Ok(InstanceCommand::DisableAll.into()));
 
 /// `set_event_pid`: only these threads are recorded.
 pub(super) const SET_EVENT_PID: Entry = Entry::write(
     "set_event_pid",
     ReadKind::Seq(|engine, at| show_pids(engine, at, List::Traced)),
-    |engine, at, data| add_pids(engine, at, List::Traced, data),
+    |engine, data| add_pids(engine, List::Traced, data),
 )
-.updates(|engine, at| engine.refresh_pids(at.instance))
-.truncates(|engine, at| at.change(engine, InstanceCommand::ClearPids(List::Traced)));
+.updates(Update::Pids)
+.truncates(|_| Ok(InstanceCommand::ClearPids(List::Traced).into()));
 
 /// `set_event_notrace_pid`: these threads are not recorded.
 pub(super) const SET_EVENT_NOTRACE_PID: Entry = Entry::write(
     "set_event_notrace_pid",
     ReadKind::Seq(|engine, at| show_pids(engine, at, List::Untraced)),
-    |engine, at, data| add_pids(engine, at, List::Untraced, data),
+    |engine, data| add_pids(engine, List::Untraced, data),
 )
-.updates(|engine, at| engine.refresh_pids(at.instance))
-.truncates(|engine, at| at.change(engine, InstanceCommand::ClearPids(List::Untraced)));
+.updates(Update::Pids)
+.truncates(|_| Ok(InstanceCommand::ClearPids(List::Untraced).into()));
 
 fn show_pids(engine: &Engine, at: At, list: List) -> Result<Vec<u8>> {
     Ok(lines(at.state(engine)?.pids(list)))
 }
 
 /// Adds the threads of a write to a list.
-fn add_pids(engine: &mut Engine, at: At, list: List, text: &[u8]) -> Result<usize> {
-    all(text, at.change(engine, InstanceCommand::AddPids { list, text }))
+fn add_pids(engine: &mut ClientEngine<'_>, list: List, text: &[u8]) -> Result<usize> {
+    engine.take(text, InstanceCommand::AddPids { list, text })
 }

@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::entry::{Entry, ReadKind, all};
+use super::entry::{Entry, ReadKind};
 use crate::{
     buffer::clock::Clock,
     engine::{InstanceCommand, instances::words},
@@ -13,9 +13,9 @@ use crate::{
 pub(super) const TRACING_ON: Entry = Entry::write(
     "tracing_on",
     ReadKind::Text(|engine, at| Ok(flag(at.status(engine)?.is_on()))),
-    |engine, at, data| {
+    |engine, data| {
         let on = words::number(data)? != 0;
-        all(data, at.change(engine, InstanceCommand::Tracing(on)))
+        engine.take(data, InstanceCommand::Tracing(on))
     },
 );
 
@@ -29,14 +29,14 @@ pub(super) const TRACE_CLOCK: Entry = Entry::write(
         };
         Ok((Clock::ALL.iter().map(name).collect::<Vec<_>>().join(" ") + "\n").into_bytes())
     }),
-    |engine, at, data| {
+    |engine, data| {
         // The size of the kernel's buffer for the name.
         if data.len() >= 64 {
             return Err(Errno::INVAL);
         }
         let name = ctype::trim_end(data);
         let name = ctype::trim_start(name);
-        all(data, at.change(engine, InstanceCommand::Clock(name)))
+        engine.take(data, InstanceCommand::Clock(name))
     },
 );
 
@@ -44,32 +44,31 @@ pub(super) const TRACE_CLOCK: Entry = Entry::write(
 pub(super) const TRACE_OPTIONS: Entry = Entry::write(
     "trace_options",
     ReadKind::Seq(|engine, at| Ok(at.state(engine)?.options.text().into_bytes())),
-    |engine, at, data| all(data, at.change(engine, InstanceCommand::OptionWord(data))),
+    |engine, data| engine.take(data, InstanceCommand::OptionWord(data)),
 );
 
 /// `options/NAME`: one option. The directory has the names of its files.
 pub(super) const OPTION: Entry = Entry::write(
     "",
     ReadKind::Text(|engine, at| Ok(flag(at.state(engine)?.options.get(at.option()?)))),
-    |engine, at, data| {
+    |engine, data| {
         let on = words::flag(data)?;
-        all(data, at.change(engine, InstanceCommand::Option { option: at.option()?, on }))
+        engine.take(data, InstanceCommand::Option { option: engine.at.option()?, on })
     },
 );
 
 /// `current_tracer`: always `nop`. The engine refuses a write of another name.
 pub(super) const CURRENT_TRACER: Entry =
-    Entry::write("current_tracer", ReadKind::Text(|_, _| Ok(b"nop\n".to_vec())), |engine, at, data| {
-        all(data, at.change(engine, InstanceCommand::Tracer(data)))
+    Entry::write("current_tracer", ReadKind::Text(|_, _| Ok(b"nop\n".to_vec())), |engine, data| {
+        engine.take(data, InstanceCommand::Tracer(data))
     });
 
 /// `error_log`: the errors of the last refused commands. A write has no effect; emptying the file clears the log.
-pub(super) const ERROR_LOG: Entry = Entry::write(
-    "error_log",
-    ReadKind::Seq(|engine, at| Ok(at.state(engine)?.errors.text())),
-    |_, _, data| Ok(data.len()),
-)
-.truncates(|engine, at| at.change(engine, InstanceCommand::ClearErrors));
+pub(super) const ERROR_LOG: Entry =
+    Entry::write("error_log", ReadKind::Seq(|engine, at| Ok(at.state(engine)?.errors.text())), |_, data| {
+        Ok(data.len())
+    })
+    .truncates(|_| Ok(InstanceCommand::ClearErrors.into()));
 
 fn flag(on: bool) -> Vec<u8> {
     if on { b"1\n".to_vec() } else { b"0\n".to_vec() }

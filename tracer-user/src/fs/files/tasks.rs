@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::entry::{Entry, ReadKind, all, lines};
+use super::entry::{Entry, ReadKind, Update, lines};
 use crate::engine::{Command, instances::words};
 
 /// The kernel's default maximum of pids (`PID_MAX_DEFAULT`), which also limits the number of names.
@@ -26,19 +26,19 @@ pub(super) const SAVED_CMDLINES: Entry = Entry::read(
         Ok(text)
     }),
 )
-.updates(|engine, _| engine.collect_all())
+.updates(Update::AllRecords)
 .top();
 
 /// `saved_cmdlines_size`: how many names of threads are kept.
 pub(super) const SAVED_CMDLINES_SIZE: Entry = Entry::write(
     "saved_cmdlines_size",
     ReadKind::Text(|engine, _| Ok(lines([engine.tasks.capacity()]))),
-    |engine, _, data| {
+    |engine, data| {
         let names = words::number(data)?;
         if names == 0 || names > MOST {
             return Err(Errno::INVAL);
         }
-        all(data, engine.execute(&Command::SavedNames(rounded(names as usize))))
+        engine.take(data, Command::SavedNames(rounded(names as usize)))
     },
 )
 .top();
@@ -48,7 +48,7 @@ pub(super) const SAVED_TGIDS: Entry = Entry::read(
     "saved_tgids",
     ReadKind::Seq(|engine, _| Ok(lines(engine.tasks.groups().map(|(pid, group)| format!("{pid} {group}"))))),
 )
-.updates(|engine, _| engine.collect_all())
+.updates(Update::AllRecords)
 .top();
 
 /// The number of names that fit into the pages which `names` names take.

@@ -25,11 +25,8 @@ use super::{
     reads::Read,
 };
 use crate::{
-    engine::{Cooperative, quota::Kind, records::Writer, user},
-    fs::tree::{
-        inodes,
-        open::{Access, Client},
-    },
+    engine::{Client, Cooperative, quota::Kind, records::Writer, user},
+    fs::tree::{inodes, open::Access},
     lang::facts::{FileRequest, Files},
 };
 

@@ -18,10 +18,10 @@ use super::{
     held::Cursor,
     lookup::Lookup,
     node::{Dir, Node, ROOT},
-    open::{Access, Client, Open, Outcome, Ready},
+    open::{Access, Open, Outcome, Ready},
 };
 use crate::{
-    engine::{Command, Engine, Reply, records::LineContext},
+    engine::{Client, Command, Engine, Reply, Request, records::LineContext},
     event::{EventId, InstanceId},
     fs::files::entry::{At, ReadKind, Result, Subject},
     lang::facts::{FileRequest, Files},
@@ -240,7 +240,7 @@ impl<M: BorrowMut<Engine>> Tree<M> {
             Dir::Event(event) => Subject::Event(event),
             Dir::Instance | Dir::Events | Dir::PerCpu | Dir::Instances => Subject::Instance,
         };
-        let at = At { instance: node.instance, subject, thread, payer: access.payer };
+        let at = At { instance: node.instance, subject, client: Client { thread, payer: access.payer } };
         let open = Open::new(self.engine(), entry, at, access)?;
         let stream = open.is_stream();
         let marks = open.marks(self.seen());
@@ -352,9 +352,9 @@ impl<M: BorrowMut<Engine>> Tree<M> {
         if self.node(parent)? != Node::dir(InstanceId::TOP, Dir::Instances) {
             return Err(Errno::PERM);
         }
-        match self.engine().execute(&Command::MakeInstance(name))? {
+        match self.engine().execute(&Request::own(InstanceId::TOP, Command::MakeInstance(name)))? {
             Reply::Instance(instance) => Ok(self.attributes_of(Node::dir(instance, Dir::Instance))),
-            Reply::Done => Err(Errno::IO),
+            _ => Err(Errno::IO),
         }
     }
 
@@ -366,7 +366,7 @@ impl<M: BorrowMut<Engine>> Tree<M> {
         if self.node(parent)? != Node::dir(InstanceId::TOP, Dir::Instances) {
             return Err(Errno::PERM);
         }
-        self.engine().execute(&Command::RemoveInstance(name))?;
+        self.engine().execute(&Request::own(InstanceId::TOP, Command::RemoveInstance(name)))?;
         Ok(())
     }
 }
@@ -392,7 +392,7 @@ mod tests {
 
     fn define(tree: &mut Tree, line: &str) {
         let handle = open(tree, "dynamic_events");
-        tree.write(handle, line.as_bytes(), Client { thread: 0, payer: 0 }).unwrap();
+        tree.write(handle, line.as_bytes(), Client::OWN).unwrap();
         tree.close(handle);
     }
 

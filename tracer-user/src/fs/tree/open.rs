@@ -1,20 +1,20 @@
 //! An open file: its entry, its instance, and its state between two requests, such as the position of a reader of
 //! records.
 
-use std::{fs::File, sync::Arc};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
 use super::held::{Cursor, HeldText, Holder, KernelText, RecordText, TextSpan};
 use crate::{
     engine::{
-        Engine,
+        Client, Engine, HoldCommand, RecordCommand, Reply,
         histograms::{self, Seen},
         quota::Charge,
-        records::{LineContext, Lines, Mark, Marks, Pages, Pipe, Writer},
+        records::{LineContext, Lines, Mark, Marks, Pages, Pipe},
     },
     event::EventId,
-    fs::files::entry::{At, Entry, FileNames, Make, ReadKind, Result},
+    fs::files::entry::{At, ClientEngine, Entry, FileNames, Make, ReadKind, Result, Update},
     kernel::Error,
     lang::facts::Files,
 };
@@ -48,15 +48,6 @@ pub struct Access {
     pub payer: u32,
 }
 
-/// The client of a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Client {
-    /// The thread.
-    pub thread: u32,
-    /// Its payer, whose quotas are charged.
-    pub payer: u32,
-}
-
 /// The result of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -83,8 +74,8 @@ enum Body {
     Pipe(Pipe),
     /// The position of a reader of pages, and the charge for a part of a page that was not read.
     Raw(Pages, Option<Charge>),
-    /// The number of a table of user events, and the last writer with its `stat` file.
-    User { number: u64, writer: Option<(u32, File)> },
+    /// The number of a table of user events.
+    User(u64),
 }
 
 impl Body {
@@ -105,22 +96,23 @@ impl Body {
                         .get(at.instance)
                         .is_some_and(|state| state.options.is("pause-on-trace"));
                 if paused {
-                    engine.pause(at.instance, true);
+                    ClientEngine::new(engine, at).execute(HoldCommand::Pause)?;
                 }
                 let first = Lines::new(engine, at.instance, at.cpu(), snapshot).ok_or(Errno::NODEV)?;
                 Self::Trace(Box::new(RecordText::new(first, paused, holder)))
             }
             ReadKind::Pipe => {
-                engine.instances_mut().take_pipe(at.instance, at.cpu())?;
+                ClientEngine::new(engine, at).execute(HoldCommand::Pipe(at.cpu()))?;
                 Self::Pipe(Pipe::new(engine, at.instance, at.cpu()))
             }
             ReadKind::RawPipe | ReadKind::RawSnapshot => {
                 let snapshot = matches!(entry.read_kind, ReadKind::RawSnapshot);
                 Self::Raw(Pages::new(at.instance, at.cpu().unwrap_or_default(), snapshot), None)
             }
-            ReadKind::UserEvents => {
-                Self::User { number: engine.open_user_events(access.payer)?, writer: None }
-            }
+            ReadKind::UserEvents => match ClientEngine::new(engine, at).execute(HoldCommand::UserEvents)? {
+                Reply::UserEvents(number) => Self::User(number),
+                _ => return Err(Errno::IO),
+            },
             _ => Self::Plain,
         })
     }
@@ -153,18 +145,22 @@ impl Open {
     /// `EBUSY` if another reader has the pipe, and errors of emptying the file.
     pub(crate) fn new(engine: &mut Engine, entry: &'static Entry, at: At, access: Access) -> Result<Self> {
         if let Some(truncates) = entry.truncates.filter(|_| access.write && access.truncate) {
-            truncates(engine, at)?;
+            ClientEngine::new(engine, at).execute(truncates(at)?)?;
         }
         // A writable mapping would change what other programs see. The kernel refuses the mapping, the mirror the
         // open.
         if matches!(entry.read_kind, ReadKind::Page(..)) && access.write {
             return Err(Errno::ACCESS);
         }
-        engine.instances_mut().hold(at.instance)?;
+        ClientEngine::new(engine, at).execute(HoldCommand::Instance)?;
         let holder = Holder { quotas: engine.quotas.clone(), payer: access.payer };
-        let body = Body::new(engine, entry, at, access, &holder)
-            .inspect_err(|_| engine.instances_mut().release(at.instance))?;
-        Ok(Self { at, entry, body, holder })
+        match Body::new(engine, entry, at, access, &holder) {
+            Ok(body) => Ok(Self { at, entry, body, holder }),
+            Err(error) => {
+                ClientEngine::new(engine, at).execute(HoldCommand::ReleaseInstance)?;
+                Err(error)
+            }
+        }
     }
 
     /// Whether the file is a stream without positions.
@@ -178,7 +174,7 @@ impl Open {
     /// Whether closing the file has no other effect.
     pub(crate) fn closes_plainly(&self) -> bool {
         let paused = matches!(&self.body, Body::Trace(text) if text.paused);
-        !paused && !matches!(self.body, Body::User { .. }) && self.entry.closes.is_none()
+        !paused && !matches!(self.body, Body::User(_)) && self.entry.closes.is_none()
     }
 
     /// The queue of marks that receives the writes, if they make marks.
@@ -189,7 +185,7 @@ impl Open {
     /// The number of the file's table of user events, if it has one.
     pub(crate) fn user_file(&self) -> Option<u64> {
         match self.body {
-            Body::User { number, .. } => Some(number),
+            Body::User(number) => Some(number),
             _ => None,
         }
     }
@@ -231,8 +227,11 @@ impl Open {
         let waits = |found: Option<Vec<u8>>| Ok(found.map_or(Outcome::Wait, Outcome::Data));
         let Self { at, entry, holder, .. } = self;
         let mut make_of = |make: Make| {
-            if let Some(update) = entry.updates {
-                update(engine, *at);
+            match entry.updates {
+                Some(Update::Records) => _ = engine.collect(at.instance),
+                Some(Update::AllRecords) => engine.collect_all(),
+                Some(Update::Pids) => engine.refresh_pids(at.instance),
+                None => {}
             }
             make(engine, *at)
         };
@@ -340,15 +339,15 @@ impl Open {
         client: Client,
         files: &Files,
     ) -> Result<usize> {
-        let Client { thread, payer } = client;
-        if let Body::User { number, writer } = &mut self.body {
-            return Ok(engine.user_write(*number, data, Writer::again(thread, writer))?);
+        let mut engine = ClientEngine::new(engine, At { client, ..self.at });
+        if let Body::User(file) = self.body {
+            return engine.execute(RecordCommand::UserEvent { file, record: data }).map(Reply::written);
         }
         if let Some(names) = self.entry.names {
-            return (names.write)(engine, At { thread, payer, ..self.at }, data, files);
+            return (names.write)(&mut engine, data, files);
         }
         let write = self.entry.write.ok_or(Errno::INVAL)?;
-        write(engine, At { thread, payer, ..self.at }, data)
+        write(&mut engine, data)
     }
 
     /// Returns the readiness for poll(2); `waits` if the caller sleeps until the file is ready.
@@ -399,16 +398,19 @@ impl Open {
 
     /// Closes the file.
     pub(crate) fn close(self, engine: &mut Engine) {
+        let mut engine = ClientEngine::new(engine, self.at);
+        // The instance exists as long as the file is open.
+        let mut release = |command| _ = engine.execute(command);
         match self.body {
-            Body::Trace(text) if text.paused => engine.pause(self.at.instance, false),
-            Body::Pipe(_) => engine.instances_mut().give_pipe(self.at.instance, self.at.cpu()),
-            Body::User { number, .. } => engine.user_close(number),
+            Body::Trace(text) if text.paused => release(HoldCommand::Resume),
+            Body::Pipe(_) => release(HoldCommand::ReleasePipe(self.at.cpu())),
+            Body::User(file) => release(HoldCommand::ReleaseUserEvents(file)),
             _ => {}
         }
         if let Some(closes) = self.entry.closes {
-            closes(engine, self.at);
+            closes(&mut engine);
         }
-        engine.instances_mut().release(self.at.instance);
+        _ = engine.execute(HoldCommand::ReleaseInstance);
     }
 }
 

@@ -35,7 +35,7 @@ fn all_events_of_a_client_are_registered_and_cleared() {
         let done = register(&mut engine, file, 7, number).unwrap();
         assert_eq!((done.index, done.bit), (number, number + 1));
         // The daemon does this after each request.
-        assert!(!engine.take_updates().page);
+        assert!(!user::take_updates(&mut engine).page);
     }
     // They persist, but belong to a client, so they are not saved.
     assert!(crate::engine::saved::settings(&engine).definitions.is_empty());
@@ -123,15 +123,15 @@ fn each_holder_of_an_event_is_charged_and_charges_pass_on() {
     // A second file of a holder, and one that is closed before others.
     let more = engine.user.open(8, &engine.quotas).unwrap();
     register_event(&mut engine, (more, 8), text, Layout::Address, KIND, false).unwrap();
-    engine.user_close(files[2]);
-    engine.user_close(files[0]);
+    user::close(&mut engine, files[2]);
+    user::close(&mut engine, files[0]);
     assert_eq!([7, 8, 9].map(|payer| used(&engine, payer)), [[0, 0], [1, 1], [0, 0]]);
     assert_eq!((bytes(&engine, 7), bytes(&engine, 9)), (0, 0));
-    engine.user_close(files[1]);
+    user::close(&mut engine, files[1]);
     assert_eq!(used(&engine, 8), [1, 1]);
     // The last payer stays charged for what is recorded.
     record(&mut engine, event);
-    engine.user_close(more);
+    user::close(&mut engine, more);
     assert!(engine.user.known.is_empty());
     assert_eq!((used(&engine, 8), bytes(&engine, 8) > 0), ([1, 0], true));
     engine.instances.state(InstanceId::TOP).unwrap().clear(None);
@@ -168,10 +168,10 @@ fn the_entries_of_tables_are_charged_to_who_opened_the_file_until_it_closes() {
     // The file may be given to another payer.
     assert_eq!(register(&mut engine, file, 9, number).err(), Some(ErrorKind::NoMemory.into()));
     assert_eq!((used(&engine, 8), used(&engine, 9), engine.quotas.used(9, Kind::HeldEvents)), (1, 0, 0));
-    engine.user_close(files[0]);
+    user::close(&mut engine, files[0]);
     register(&mut engine, file, 9, number).unwrap();
     assert_eq!((used(&engine, 7), used(&engine, 9)), (limit - number as usize + 1, 0));
-    files.drain(1..).chain([file, other]).for_each(|file| engine.user_close(file));
+    files.drain(1..).chain([file, other]).for_each(|file| user::close(&mut engine, file));
     assert_eq!([7, 8, 9].map(|payer| used(&engine, payer)), [0; 3]);
 }
 
@@ -192,8 +192,8 @@ fn an_event_is_its_makers_whichever_interface_is_used() {
         // Another client registers it by the other interface, and may not delete it.
         register_event(&mut engine, (other, 8), text.as_bytes(), others, KIND, false).unwrap();
         assert_eq!(user::delete(&mut engine, &name, 8, false), Err(ErrorKind::Busy.into()));
-        engine.user_close(other);
-        engine.user_close(file);
+        user::close(&mut engine, other);
+        user::close(&mut engine, file);
         assert_eq!(user::delete(&mut engine, &name, 8, false), Err(ErrorKind::Denied.into()));
         assert_eq!(engine.quotas.used(7, Kind::UserEvents), 1, "it persists, and its maker pays");
         assert_eq!(user::delete(&mut engine, &name, if number == 0 { 7 } else { 8 }, number > 0), Ok(()));
@@ -221,7 +221,7 @@ fn a_program_that_starts_again_has_the_ids_of_its_events_again() {
             }
             all.push((id, engine.user.known[&event].event.multi));
         }
-        engine.user_close(file);
+        user::close(&mut engine, file);
         assert!(engine.user.known.is_empty());
         assert!(all.iter().all(|(id, _)| engine.registry.events().defined_printer(*id).is_some()));
         if round > 0 {
