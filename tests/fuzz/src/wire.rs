@@ -42,7 +42,7 @@ pub fn run(data: &[u8]) {
 
 /// The number of records that all CPUs' buffers accepted, and the number that they refused.
 fn totals(tree: &mut Tree) -> (u64, u64) {
-    let state = tree.engine().instances().get(InstanceId::TOP);
+    let state = tree.engine().instances.get(InstanceId::TOP);
     let buffers = state.into_iter().flat_map(|state| state.buffer.select(None));
     buffers.map(|(_, buffer)| buffer.stats()).fold((0, 0), |(taken, refused), stats| {
         (taken + stats.entries + stats.overrun, refused + stats.dropped)
@@ -91,7 +91,7 @@ pub fn pushed(data: &[u8]) -> u64 {
                 if what & 16 != 0 {
                     record.resize(record.len() * 40, what);
                 }
-                let state = tree.engine().instances_mut().get_mut(InstanceId::TOP).expect("the top instance");
+                let state = tree.engine().instances.get_mut(InstanceId::TOP).expect("the top instance");
                 if let Some(buffer) = state.buffer.cpu_mut(cpu) {
                     let fits = buffer.push(time, &record);
                     taken += u64::from(fits);
@@ -101,7 +101,7 @@ pub fn pushed(data: &[u8]) -> u64 {
         }
     }
     let stats: Vec<_> = (0..CPUS)
-        .filter_map(|cpu| Some(tree.engine().instances().get(InstanceId::TOP)?.buffer.cpu(cpu)?.stats()))
+        .filter_map(|cpu| Some(tree.engine().instances.get(InstanceId::TOP)?.buffer.cpu(cpu)?.stats()))
         .collect();
     assert_eq!(totals(&mut tree), (taken, refused), "a record is in no count");
     let first = read(&mut tree, "trace", 700);
@@ -111,7 +111,7 @@ pub fn pushed(data: &[u8]) -> u64 {
     for (cpu, before) in (0..CPUS).zip(stats) {
         let after = tree
             .engine()
-            .instances()
+            .instances
             .get(InstanceId::TOP)
             .and_then(|state| Some(state.buffer.cpu(cpu)?.stats()));
         let after = after.expect("the CPU stays");

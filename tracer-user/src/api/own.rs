@@ -35,10 +35,10 @@ impl Held for HeldEvent<'_> {
 
     fn fields(&self) -> Result<Vec<SynthField>, Errno> {
         let engine = self.engine.borrow();
-        if !engine.registry().synthetic().contains(self.event) {
+        if !engine.registry.synthetic().contains(self.event) {
             return Err(Errno::INVAL);
         }
-        engine.registry().events().format(self.event, &engine.facts).map(fields).ok_or(Errno::NODEV)
+        engine.registry.events().format(self.event, &engine.facts).map(fields).ok_or(Errno::NODEV)
     }
 
     fn emit(&self, values: &[Value<'_>]) -> Result<(), Errno> {
@@ -71,7 +71,7 @@ fn execute<'a>(
 }
 
 fn find(engine: &Engine, instance: Option<&str>) -> Result<InstanceId, Errno> {
-    instance.map_or(Ok(InstanceId::TOP), |name| engine.instances().find(name).ok_or(Errno::NOENT))
+    instance.map_or(Ok(InstanceId::TOP), |name| engine.instances.find(name).ok_or(Errno::NOENT))
 }
 
 impl Place for RefCell<Engine> {
@@ -91,10 +91,10 @@ impl Place for RefCell<Engine> {
         let mut engine = self.borrow_mut();
         let instance = find(&engine, instance)?;
         let found = engine
-            .registry()
+            .registry
             .events()
             .find_system(system)
-            .and_then(|system| engine.registry().events().find(system, event));
+            .and_then(|system| engine.registry.events().find(system, event));
         let event = found.ok_or(Errno::INVAL)?;
         execute(&mut engine, instance, HoldCommand::Instance)?;
         execute(&mut engine, instance, HoldCommand::Event(event))?;

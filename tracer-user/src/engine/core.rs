@@ -10,8 +10,7 @@ use crate::{
             session::{InstanceSession, SessionFactory},
             sessions::Attachments,
         },
-        client_memory::{ClientMemory, Ticket},
-        command::effects::Effects,
+        command::effects::PendingEffects,
         command::error::{CommandError, ErrorKind},
         facts::Facts,
         histograms::tables::Histograms,
@@ -23,7 +22,7 @@ use crate::{
         tasks::TaskNames,
         user::user_events::UserEvents,
     },
-    event::{EventId, InstanceId},
+    event::InstanceId,
     kernel::Error,
     sys::bpf::{cpu_ring::CpuRing, ring::RingMemory},
 };
@@ -33,25 +32,26 @@ use crate::{
 pub struct Engine {
     /// Facts of the kernel.
     pub facts: Arc<Facts>,
-    pub(crate) registry: EventRegistry,
-    pub(crate) instances: Instances,
+    /// The events.
+    pub registry: EventRegistry,
+    /// The instances.
+    pub instances: Instances,
     pub(crate) attachments: Attachments,
     pub(crate) names: Option<Names>,
-    /// Effects outside the engine that the front end has not applied yet.
-    pub(crate) effects: Effects,
+    /// Effects that the front end has not applied yet.
+    pub(crate) effects: PendingEffects,
     /// Names of threads, shared with readers that print records in other threads.
     pub tasks: Arc<TaskNames>,
     /// The synthetic events that programs outside the engine emit.
     pub(crate) published: Option<PublishedEvents>,
     pub(crate) histograms: Histograms,
-    pub(crate) user: UserEvents,
+    /// The user events.
+    pub user: UserEvents,
     /// The quotas of the clients' payers.
     pub quotas: Quotas,
     pub(crate) scheduler: Scheduler<Self>,
     /// The mapped files of processes.
     pub(crate) maps: Maps,
-    /// Whether the rules for marks may be outdated.
-    pub(crate) marks_stale: bool,
 }
 
 impl Engine {
@@ -76,57 +76,6 @@ impl Engine {
         Ok(engine_of(facts, registry, attachments, options))
     }
 
-    /// The events.
-    pub fn registry(&self) -> &EventRegistry {
-        &self.registry
-    }
-
-    /// Marks all numbers of events as used, so that the next event has the number of a removed one.
-    #[cfg(test)]
-    pub(crate) fn use_up_event_numbers(&mut self) {
-        self.registry.use_up_numbers();
-    }
-
-    /// Marks the rules for marks as outdated. The end of the running step publishes them again.
-    pub fn stale_marks(&mut self) {
-        self.marks_stale = true;
-    }
-
-    /// The instances.
-    pub fn instances(&self) -> &Instances {
-        &self.instances
-    }
-
-    /// The instances, for readers that remove records.
-    pub fn instances_mut(&mut self) -> &mut Instances {
-        &mut self.instances
-    }
-
-    /// The user events.
-    pub fn user(&self) -> &UserEvents {
-        &self.user
-    }
-
-    /// Sets the access to the memory of clients.
-    pub fn set_client_memory(&mut self, memory: ClientMemory) {
-        self.user.set_memory(memory, &self.quotas);
-    }
-
-    /// Ends the updates of clients' enable bits. Returns the ticket of the clearing of the bits, which is in
-    /// progress.
-    pub fn end_user_events(&mut self) -> Option<Ticket> {
-        self.user.end_reports()
-    }
-
-    /// Whether an event is enabled in an instance, or held, which prevents its deletion.
-    pub(crate) fn is_busy(&self, event: EventId) -> bool {
-        self.registry.is_held(event) || self.instances.is_enabled(event)
-    }
-
-    pub(crate) fn tasks_mut(&mut self) -> &mut TaskNames {
-        Arc::make_mut(&mut self.tasks)
-    }
-
     /// Detaches everything. Some perf events without effect remain, because they take long to close: the guard
     /// ([`Engine::guard_with`]) closes many, and the caller closes the returned ones.
     pub fn end(&mut self) -> Vec<OwnedFd> {
@@ -135,30 +84,6 @@ impl Engine {
             self.names = None;
         }
         left
-    }
-
-    /// Sets the socket of the process that guards perf tracepoints (it has called [`crate::attach::hold`]). The guard
-    /// is used from the next time on that many events are attached.
-    pub fn guard_with(&mut self, socket: OwnedFd) {
-        self.attachments.set_guard(socket);
-    }
-
-    /// Stops recording for a reader (`pause-on-trace`), or resumes it.
-    pub(crate) fn pause(&mut self, instance: InstanceId, on: bool) {
-        if let Some(state) = self.instances.get_mut(instance) {
-            state.pause(on);
-            if let Some(session) = self.attachments.session(instance) {
-                session.kernel().switches().pause(state.stops > 0);
-            }
-        }
-        self.marks_stale = true;
-    }
-
-    /// Reads back which threads joined and left an instance's lists by forking and exiting.
-    pub fn refresh_pids(&mut self, instance: InstanceId) {
-        if let Some(state) = self.instances.get_mut(instance) {
-            state.threads.refresh(self.attachments.session_mut(instance));
-        }
     }
 
     /// Creates an instance's session, if it has none.
@@ -181,8 +106,7 @@ impl Engine {
         }
         let task_pid = self.facts.task_pid();
         let mut session = self.run_off_thread(|| InstanceSession::new(&factory, &facts))?;
-        self.marks_stale = true;
-        self.effects.rings = true;
+        self.effects.add_session();
         let state = self.instances.state(instance)?;
         state.threads.write_to(&mut session, task_pid)?;
         session.kernel().switches().pause(state.stops > 0);
@@ -195,11 +119,6 @@ impl Engine {
     pub fn rings(&self) -> impl Iterator<Item = &RingMemory> {
         let names = self.names.iter().flat_map(Names::rings).map(CpuRing::controls);
         self.attachments.rings().chain(names).chain(self.user.ring())
-    }
-
-    /// Numbers of the instances that record at this moment.
-    pub fn recording(&self) -> Vec<InstanceId> {
-        self.attachments.sessions().map(|(instance, _)| instance).collect()
     }
 }
 
@@ -217,7 +136,7 @@ fn engine_of(
         instances: Instances::new(top),
         attachments,
         names: None,
-        effects: Effects::default(),
+        effects: PendingEffects::default(),
         tasks: Arc::default(),
         published: None,
         histograms: Histograms::default(),
@@ -225,7 +144,6 @@ fn engine_of(
         quotas: Quotas::default(),
         scheduler: Scheduler::default(),
         maps: Maps::default(),
-        marks_stale: true,
     }
 }
 

@@ -57,6 +57,11 @@ impl Attachments {
         self.sessions.iter().map(|(instance, session)| (*instance, session))
     }
 
+    /// Numbers of the instances that record at this moment.
+    pub(crate) fn recording(&self) -> Vec<InstanceId> {
+        self.sessions.keys().copied().collect()
+    }
+
     /// Closes the perf events that were opened for an instance and not used.
     pub(crate) fn forget_opened(&mut self, instance: InstanceId) {
         if let Some(session) = self.session_mut(instance) {

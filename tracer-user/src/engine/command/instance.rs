@@ -1,5 +1,7 @@
 //! The commands that change one instance.
 
+use std::sync::Arc;
+
 use super::{
     error::{CommandError, ErrorKind},
     request::InstanceCommand,
@@ -7,10 +9,14 @@ use super::{
 use crate::{
     engine::{
         Engine,
-        attachments::reconcile::{Goal, reconcile},
+        attachments::{
+            reconcile::{Goal, reconcile},
+            session::InstanceSession,
+        },
         histograms::commands,
         instances::{
             filter,
+            instance::Instance,
             select::Selector,
             thread_lists::{List, PID_LIMIT},
             trigger,
@@ -45,8 +51,14 @@ pub(super) fn apply(
             filter::set_system_filter(engine, instance, *system, text)
         }
         InstanceCommand::Trigger { event, text } => trigger::set_trigger(engine, instance, *event, text),
-        InstanceCommand::AddPids { list, text } => add_pids(engine, instance, *list, text),
-        InstanceCommand::ClearPids(list) => clear_pids(engine, instance, *list),
+        InstanceCommand::AddPids { list, text } => {
+            let Engine { instances, attachments, .. } = engine;
+            add_pids(instances.state(instance)?, attachments.session_mut(instance), *list, text)
+        }
+        InstanceCommand::ClearPids(list) => {
+            let state = engine.instances.state(instance)?;
+            state.threads.clear(*list, engine.attachments.session_mut(instance))
+        }
         InstanceCommand::Tracing(on) => {
             engine.collect(instance);
             engine.instances.state(instance)?.on = *on;
@@ -57,7 +69,7 @@ pub(super) fn apply(
         }
         InstanceCommand::Clear(cpu) => {
             engine.collect(instance);
-            buffers::empty_buffers(engine, instance, *cpu)
+            buffers::empty(&mut engine.instances, &mut engine.attachments, instance, *cpu)
         }
         InstanceCommand::Snapshot { cpu, number } => {
             engine.collect(instance);
@@ -151,7 +163,7 @@ fn set_option(engine: &mut Engine, instance: InstanceId, option: u32, on: bool) 
     }
     if name == "record-cmd" {
         engine.collect_all();
-        engine.tasks_mut().record(on);
+        Arc::make_mut(&mut engine.tasks).record(on);
         return Ok(());
     }
     if name == "overwrite" {
@@ -169,8 +181,13 @@ fn set_option(engine: &mut Engine, instance: InstanceId, option: u32, on: bool) 
     Ok(())
 }
 
-fn add_pids(engine: &mut Engine, instance: InstanceId, list: List, text: &[u8]) -> Result<(), CommandError> {
-    engine.instances.state(instance)?.expand();
+fn add_pids(
+    state: &mut Instance,
+    session: Option<&mut InstanceSession>,
+    list: List,
+    text: &[u8],
+) -> Result<(), CommandError> {
+    state.expand();
     let mut pids = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
@@ -185,11 +202,5 @@ fn add_pids(engine: &mut Engine, instance: InstanceId, list: List, text: &[u8]) 
         pids.push(pid);
         rest = rest.get(done..).unwrap_or_default();
     }
-    let state = engine.instances.get_mut(instance).ok_or(ErrorKind::Gone)?;
-    state.threads.add(list, &pids, engine.attachments.session_mut(instance))
-}
-
-fn clear_pids(engine: &mut Engine, instance: InstanceId, list: List) -> Result<(), CommandError> {
-    let state = engine.instances.get_mut(instance).ok_or(ErrorKind::Gone)?;
-    state.threads.clear(list, engine.attachments.session_mut(instance))
+    state.threads.add(list, &pids, session)
 }

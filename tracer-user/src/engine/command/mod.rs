@@ -14,9 +14,10 @@ use self::{
     effects::Effects,
     error::{CommandError, ErrorKind},
 };
+use std::sync::Arc;
+
 use crate::{
     attach,
-    buffer::clock::monotonic,
     engine::{
         Cooperative, Engine,
         dependents::emission,
@@ -65,37 +66,15 @@ impl Engine {
         if error.kind() == ErrorKind::Attach && self.attachments.options().recording.is_none() {
             tracing::warn!("{error}");
         }
-        self.log_entries(instance, error.wording());
+        self.instances.log(instance, error.wording());
         error
-    }
-
-    /// Adds entries to an instance's `error_log`.
-    pub(crate) fn log_entries(&mut self, instance: InstanceId, entries: &[Vec<u8>]) {
-        if let Some(state) = self.instances.get_mut(instance) {
-            for entry in entries {
-                state.errors.push(monotonic(), entry.clone());
-            }
-        }
-    }
-
-    /// Marks the settings as changed.
-    pub(crate) fn touch(&mut self) {
-        self.effects.saving = effects::Saving::Now;
-        self.marks_stale = true;
-    }
-
-    /// Marks the settings as changed by a program.
-    pub(crate) fn touch_by_program(&mut self) {
-        self.effects.saving = self.effects.saving.max(effects::Saving::Soon);
-        self.marks_stale = true;
     }
 
     /// The effects of all changes since the last call, which the caller must apply before it answers its client.
     pub fn take_effects(&mut self) -> Effects {
-        let mut effects = std::mem::take(&mut self.effects);
-        effects.rings |= std::mem::take(&mut self.user.new_ring);
-        effects.updates = user::take_updates(self);
-        effects
+        let updates = user::take_updates(self);
+        let new_ring = std::mem::take(&mut self.user.new_ring);
+        self.effects.take(new_ring, updates)
     }
 }
 
@@ -107,7 +86,7 @@ const fn is_change(command: &Command<'_>) -> bool {
 /// Runs a command, and logs its error.
 fn run(engine: &mut Engine, request: &Request<'_>) -> Result<Reply, CommandError> {
     if is_change(&request.command) {
-        engine.touch();
+        engine.effects.touch();
     }
     dispatch(engine, request).map_err(|error| engine.log_error(request.instance, error))
 }
@@ -120,7 +99,9 @@ fn dispatch(engine: &mut Engine, request: &Request<'_>) -> Result<Reply, Command
         Command::Instance(command) => instance::apply(engine, *instance, command)?,
         Command::Record(command) => return record(engine, *client, *instance, command),
         Command::Hold(command) => return hold(engine, *client, *instance, *command),
-        Command::MakeInstance(name) => return lifecycle::make(engine, name).map(Reply::Instance),
+        Command::MakeInstance(name) => {
+            return lifecycle::make(&engine.facts, &mut engine.instances, name).map(Reply::Instance);
+        }
         Command::RemoveInstance(name) => lifecycle::remove(engine, name)?,
         Command::Define { file, text, files } => definitions::define(engine, *file, text, files, payer)?,
         Command::Undefine(file) => definitions::undefine(engine, *file)?,
@@ -130,7 +111,7 @@ fn dispatch(engine: &mut Engine, request: &Request<'_>) -> Result<Reply, Command
             definitions::define_programs(engine, Some((text, files, payer)))?;
         }
         Command::UndefinePrograms => definitions::define_programs(engine, None)?,
-        Command::SavedNames(names) => engine.tasks_mut().set_capacity(*names),
+        Command::SavedNames(names) => Arc::make_mut(&mut engine.tasks).set_capacity(*names),
     }
     Ok(Reply::Done)
 }
@@ -176,8 +157,13 @@ fn hold(
         }
         HoldCommand::Pipe(cpu) => engine.instances.take_pipe(instance, cpu)?,
         HoldCommand::ReleasePipe(cpu) => engine.instances.give_pipe(instance, cpu),
-        HoldCommand::Pause => engine.pause(instance, true),
-        HoldCommand::Resume => engine.pause(instance, false),
+        HoldCommand::Pause | HoldCommand::Resume => {
+            let stops = engine.instances.state(instance)?.pause(matches!(command, HoldCommand::Pause));
+            if let Some(session) = engine.attachments.session(instance) {
+                session.kernel().switches().pause(stops > 0);
+            }
+            engine.effects.stale_marks();
+        }
         HoldCommand::UserEvents => {
             return engine.user.open(client.payer, &engine.quotas).map(Reply::UserEvents);
         }

@@ -1,6 +1,6 @@
 //! Emitting synthetic events: from user space, and as a part of programs in the kernel.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use crate::{
     attach::{self, Block, published::KINDS},
@@ -79,7 +79,7 @@ pub(crate) fn emit_in(
 }
 
 fn emit_record(engine: &mut Engine, instance: InstanceId, event: EventId, record: &[u8], writer: Writer) {
-    engine.tasks_mut().look_up(writer.pid.cast_signed(), true);
+    Arc::make_mut(&mut engine.tasks).look_up(writer.pid.cast_signed(), true);
     dependents::pass_record(engine, instance, event, record, writer);
 }
 

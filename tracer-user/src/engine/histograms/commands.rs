@@ -184,7 +184,7 @@ pub(crate) fn set_hist(
     let result = set.apply(&format, text, remove, &HistScope { engine, instance });
     let taken = result?;
     // A command can succeed after an error that the kernel logs.
-    engine.log_entries(instance, &taken.log.texts());
+    engine.instances.log(instance, &taken.log.texts());
     match taken.change {
         Change::Nothing => Ok(()),
         Change::Added(_, clock) => {

@@ -1,6 +1,8 @@
 //! `events/SYSTEM/EVENT/inject`: a record of any event, made in user space. It passes the event's filter. It also
 //! passes the triggers that read the record, even if the event is disabled (`trace_inject_entry()`).
 
+use std::sync::Arc;
+
 use tracer_abi::COMMON_SIZE;
 
 use crate::{
@@ -41,7 +43,7 @@ pub(crate) fn inject(
     common[4..].copy_from_slice(&writer.pid.to_ne_bytes());
     let record = lang::inject::record(text, format, common)?;
     engine.make_session(instance)?;
-    engine.tasks_mut().look_up(writer.pid.cast_signed(), true);
+    Arc::make_mut(&mut engine.tasks).look_up(writer.pid.cast_signed(), true);
     let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
     if engine.histograms.counts_event(instance, event) {
         hist_programs::count_record(engine, instance, event, &record, &hit);

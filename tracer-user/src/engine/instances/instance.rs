@@ -216,9 +216,10 @@ impl Instance {
         self.counted
     }
 
-    /// Adds or removes a reader that stops recording while it reads.
-    pub(crate) fn pause(&mut self, on: bool) {
+    /// Adds or removes a reader that stops recording while it reads. Returns their number.
+    pub(crate) fn pause(&mut self, on: bool) -> u32 {
         self.stops = if on { self.stops + 1 } else { self.stops.saturating_sub(1) };
+        self.stops
     }
 
     /// Words for events that are enabled when their module is loaded, the last first.

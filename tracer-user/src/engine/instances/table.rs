@@ -1,12 +1,14 @@
 //! All instances by id, and their names.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    buffer::{CpuBuffer, KindCounts},
+    buffer::{CpuBuffer, KindCounts, clock::monotonic},
     engine::{
+        attachments::sessions::Attachments,
         command::error::{CommandError, ErrorKind},
         instances::instance::Instance,
+        records::marks::Marks,
     },
     event::{EventId, InstanceId},
     kernel::proc::memory,
@@ -126,17 +128,36 @@ impl Instances {
         self.all.remove(&instance)
     }
 
+    /// Adds entries to an instance's `error_log`.
+    pub(crate) fn log(&mut self, instance: InstanceId, entries: &[Vec<u8>]) {
+        if let Some(state) = self.get_mut(instance) {
+            entries.iter().for_each(|entry| state.errors.push(monotonic(), entry.clone()));
+        }
+    }
+
+    /// The marks of an instance.
+    pub fn marks(&self, instance: InstanceId) -> Option<Arc<Marks>> {
+        self.get(instance).map(|state| Arc::clone(&state.marks))
+    }
+
+    /// Reads back which threads joined and left an instance's lists by forking and exiting.
+    pub(crate) fn refresh_pids(&mut self, instance: InstanceId, attachments: &mut Attachments) {
+        if let Some(state) = self.get_mut(instance) {
+            state.threads.refresh(attachments.session_mut(instance));
+        }
+    }
+
     /// Counts an open file of an instance.
     ///
     /// # Errors
     /// `ENODEV` if the instance is gone.
-    pub fn hold(&mut self, instance: InstanceId) -> Result<(), CommandError> {
+    pub(crate) fn hold(&mut self, instance: InstanceId) -> Result<(), CommandError> {
         self.state(instance)?.users += 1;
         Ok(())
     }
 
     /// Ends an [`Instances::hold`].
-    pub fn release(&mut self, instance: InstanceId) {
+    pub(crate) fn release(&mut self, instance: InstanceId) {
         if let Some(state) = self.get_mut(instance) {
             state.users = state.users.saturating_sub(1);
         }
@@ -146,7 +167,7 @@ impl Instances {
     ///
     /// # Errors
     /// `EBUSY` while another reader has it or an overlapping `trace_pipe`.
-    pub fn take_pipe(&mut self, instance: InstanceId, cpu: Option<u32>) -> Result<(), CommandError> {
+    pub(crate) fn take_pipe(&mut self, instance: InstanceId, cpu: Option<u32>) -> Result<(), CommandError> {
         let pipes = &mut self.state(instance)?.pipes;
         let taken = match cpu {
             None => !pipes.is_empty(),
@@ -160,7 +181,7 @@ impl Instances {
     }
 
     /// Ends an [`Instances::take_pipe`].
-    pub fn give_pipe(&mut self, instance: InstanceId, cpu: Option<u32>) {
+    pub(crate) fn give_pipe(&mut self, instance: InstanceId, cpu: Option<u32>) {
         if let Some(state) = self.get_mut(instance) {
             state.pipes.retain(|taken| *taken != cpu);
         }

@@ -4,19 +4,22 @@ use crate::{
     buffer::clock::Clock,
     engine::{
         Engine,
+        attachments::sessions::Attachments,
         command::error::{CommandError, ErrorKind},
+        instances::Instances,
     },
     event::InstanceId,
 };
 
 /// Empties the buffers of one CPU of an instance, or of all, and restarts the counts of hits.
-pub(crate) fn empty_buffers(
-    engine: &mut Engine,
+pub(crate) fn empty(
+    instances: &mut Instances,
+    attachments: &mut Attachments,
     instance: InstanceId,
     cpu: Option<u32>,
 ) -> Result<(), CommandError> {
-    engine.instances.state(instance)?.clear(cpu);
-    if let Some(session) = engine.attachments.session_mut(instance) {
+    instances.state(instance)?.clear(cpu);
+    if let Some(session) = attachments.session_mut(instance) {
         session.reset_counts(cpu);
     }
     Ok(())
@@ -34,5 +37,5 @@ pub(crate) fn set_clock(engine: &mut Engine, instance: InstanceId, name: &[u8]) 
     if let Some(snapshot) = &mut state.snapshot {
         snapshot.select_mut(None).for_each(|(_, buffer)| buffer.clear());
     }
-    empty_buffers(engine, instance, None)
+    empty(&mut engine.instances, &mut engine.attachments, instance, None)
 }

@@ -7,8 +7,10 @@ use crate::{
         attachments::{
             reconcile::{Goal, reconcile},
             session::table::ProgramRole,
+            sessions::Attachments,
         },
         dependents,
+        instances::Instances,
         operations::buffers,
         registry::table::{EventChanges, RemovedEvent},
     },
@@ -22,15 +24,16 @@ use crate::{
 /// its records (`trace_module_remove_events()`, kernel/trace/trace_events.c), and they are emptied here too.
 pub(crate) fn apply_changes(engine: &mut Engine, changes: EventChanges) {
     for RemovedEvent { event, id } in changes.removed {
-        let mut recorded_in = engine.instances.ids();
-        recorded_in.retain(|instance| forget_event(engine, *instance, event));
+        let Engine { instances, attachments, .. } = engine;
+        let mut recorded_in = instances.ids();
+        recorded_in.retain(|instance| forget_event(instances, attachments, *instance, event));
         match id {
             // An event that was defined again can have records of before.
-            Some(id) if recorded_in.is_empty() && engine.instances.pages_of(id) == 0 => {
+            Some(id) if recorded_in.is_empty() && instances.pages_of(id) == 0 => {
                 engine.registry.release_deleted(id);
             }
             Some(id) => engine.registry.keep_deleted(id, recorded_in, monotonic()),
-            None => recorded_in.into_iter().for_each(|instance| empty(engine, instance)),
+            None => recorded_in.into_iter().for_each(|instance| empty(instances, attachments, instance)),
         }
     }
     for event in changes.redefined {
@@ -55,19 +58,24 @@ pub(crate) fn follow_probes(engine: &mut Engine, event: EventId) {
 }
 
 /// Removes an event from an instance. Returns whether the instance may have its records.
-fn forget_event(engine: &mut Engine, instance: InstanceId, event: EventId) -> bool {
-    let was_recorded = engine.instances.get_mut(instance).is_some_and(|state| state.forget(event));
-    if let Some(session) = engine.attachments.session_mut(instance) {
+fn forget_event(
+    instances: &mut Instances,
+    attachments: &mut Attachments,
+    instance: InstanceId,
+    event: EventId,
+) -> bool {
+    let was_recorded = instances.get_mut(instance).is_some_and(|state| state.forget(event));
+    if let Some(session) = attachments.session_mut(instance) {
         session.forget(event);
     }
     was_recorded
 }
 
 /// Empties the buffers of an instance, and its rings.
-fn empty(engine: &mut Engine, instance: InstanceId) {
-    if let Some(session) = engine.attachments.session_mut(instance) {
+fn empty(instances: &mut Instances, attachments: &mut Attachments, instance: InstanceId) {
+    if let Some(session) = attachments.session_mut(instance) {
         session.queue.discard();
     }
     // The instance exists.
-    let _ = buffers::empty_buffers(engine, instance, None);
+    let _ = buffers::empty(instances, attachments, instance, None);
 }

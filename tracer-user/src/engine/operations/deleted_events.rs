@@ -9,7 +9,9 @@ use std::collections::BTreeSet;
 
 use crate::{
     buffer::clock::monotonic,
-    engine::{Engine, registry::table::DeletedEvent},
+    engine::{
+        Engine, attachments::sessions::Attachments, instances::Instances, registry::table::DeletedEvent,
+    },
     event::InstanceId,
 };
 
@@ -40,9 +42,9 @@ pub(crate) fn release_ids_soon(engine: &mut Engine) -> bool {
 fn release_at(engine: &mut Engine, now: u64) {
     let mut behind = BTreeSet::new();
     for (id, deleted) in engine.registry.deleted() {
-        if may_end(engine, id, deleted, now) {
+        if may_end(&engine.instances, id, deleted, now) {
             let rings = deleted.recorded_in.iter().copied();
-            behind.extend(rings.filter(|instance| !is_collected(engine, *instance, deleted)));
+            behind.extend(rings.filter(|instance| !is_collected(&engine.attachments, *instance, deleted)));
         }
     }
     for instance in behind {
@@ -52,8 +54,8 @@ fn release_at(engine: &mut Engine, now: u64) {
         .registry
         .deleted()
         .filter(|(id, deleted)| {
-            let all = || deleted.recorded_in.iter().all(|instance| is_collected(engine, *instance, deleted));
-            may_end(engine, *id, deleted, now) && all()
+            let is_collected = |instance: &InstanceId| is_collected(&engine.attachments, *instance, deleted);
+            may_end(&engine.instances, *id, deleted, now) && deleted.recorded_in.iter().all(is_collected)
         })
         .map(|(id, _)| id)
         .collect();
@@ -63,13 +65,13 @@ fn release_at(engine: &mut Engine, now: u64) {
 }
 
 /// Whether no page has records of a deleted event, and its programs have ended.
-fn may_end(engine: &Engine, id: u16, deleted: &DeletedEvent, now: u64) -> bool {
-    now > last_record(deleted) && engine.instances.pages_of(id) == 0
+fn may_end(instances: &Instances, id: u16, deleted: &DeletedEvent, now: u64) -> bool {
+    now > last_record(deleted) && instances.pages_of(id) == 0
 }
 
 /// Whether all records of a deleted event were taken out of an instance's rings.
-fn is_collected(engine: &Engine, instance: InstanceId, deleted: &DeletedEvent) -> bool {
-    let session = engine.attachments.session(instance);
+fn is_collected(attachments: &Attachments, instance: InstanceId, deleted: &DeletedEvent) -> bool {
+    let session = attachments.session(instance);
     session.is_none_or(|session| session.queue.complete_until() > last_record(deleted))
 }
 
@@ -149,7 +151,7 @@ mod tests {
     #[test]
     fn the_id_of_a_deleted_event_is_free_after_its_last_record() {
         let Some(mut engine) = engine() else { return };
-        let below = lifecycle::make(&mut engine, "below").unwrap();
+        let below = lifecycle::make(&engine.facts, &mut engine.instances, "below").unwrap();
         let (event, id) = define(&mut engine, "a");
         for instance in [InstanceId::TOP, below] {
             record(&mut engine, instance, event, id);

@@ -5,8 +5,9 @@ use crate::{
     engine::{
         Cooperative, Engine,
         command::error::{CommandError, ErrorKind},
+        facts::Facts,
         histograms::commands,
-        instances::instance::Instance,
+        instances::{Instances, instance::Instance},
         operations::probe_counts,
     },
     event::{EventId, InstanceId},
@@ -17,11 +18,10 @@ use crate::{
 /// # Errors
 /// `EEXIST`; `EINVAL` for an invalid name; `ENOSPC` if no number is left, and `ENOMEM` at the maximum number of
 /// instances.
-pub(crate) fn make(engine: &mut Engine, name: &str) -> Result<InstanceId, CommandError> {
-    engine.instances.check_new(name)?;
-    let version = engine.facts.version();
-    let options = engine.instances.state(InstanceId::TOP)?.options.inherited(version);
-    Ok(engine.instances.add(Instance::new(name, options, engine.facts.cpus(), PageSize::LEAST)))
+pub(crate) fn make(facts: &Facts, instances: &mut Instances, name: &str) -> Result<InstanceId, CommandError> {
+    instances.check_new(name)?;
+    let options = instances.state(InstanceId::TOP)?.options.inherited(facts.version());
+    Ok(instances.add(Instance::new(name, options, facts.cpus(), PageSize::LEAST)))
 }
 
 /// Removes an instance and everything that it has in the kernel.

@@ -11,12 +11,13 @@ use crate::{
         attachments::session::table::ProgramRole,
         command::error::{CommandError, ErrorKind},
         dependents::{hist_programs, writer_stack},
+        facts::Facts,
         instances::instance::Instance,
         records::{
             mark::{COPY, Mark, TEXT_AT, Writer, Written},
-            marks::{MarkRules, Marks},
+            marks::MarkRules,
         },
-        registry::catalogue::{SPECIAL, STACKS},
+        registry::catalogue::{Events, SPECIAL, STACKS},
     },
     event::{EventId, InstanceId},
 };
@@ -66,13 +67,6 @@ pub(crate) fn record_mark(
     done
 }
 
-impl Engine {
-    /// The marks of an instance.
-    pub fn marks(&self, instance: InstanceId) -> Option<Arc<Marks>> {
-        self.instances.get(instance).map(|state| Arc::clone(&state.marks))
-    }
-}
-
 fn mark_one(
     engine: &mut Engine,
     instance: InstanceId,
@@ -86,7 +80,7 @@ fn mark_one(
     let format = events.format(event, &facts).ok_or(ErrorKind::Invalid)?;
     // Records from before the mark go into the buffer before it.
     engine.collect(instance);
-    engine.tasks_mut().look_up(writer.pid as i32, true);
+    Arc::make_mut(&mut engine.tasks).look_up(writer.pid as i32, true);
     let counted = engine.histograms.counts_event(instance, event);
     let records = engine.status(instance).is_some_and(|status| status.records());
     let state = engine.instances.state(instance)?;
@@ -131,18 +125,17 @@ fn run_triggers(engine: &mut Engine, instance: InstanceId, event: EventId, recor
 
 /// Reads the formats of marks and stacks, which every instance needs, and the address that marks show. While the kernel
 /// closes other tracers' events, reading formats takes long, and no request must wait for it.
-pub fn prepare_marks(engine: &Engine) {
-    let _ = engine.facts.mark_writer();
-    let Some(system) = engine.registry.events().find_system(SPECIAL) else { return };
+pub fn prepare_marks(facts: &Facts, events: &Events) {
+    let _ = facts.mark_writer();
+    let Some(system) = events.find_system(SPECIAL) else { return };
     for name in [Mark::Text.name(), Mark::Raw.name()].into_iter().chain(STACKS) {
-        let event = engine.registry.events().find(system, name);
-        let _ = event.and_then(|event| engine.registry.events().format(event, &engine.facts));
+        let _ = events.find(system, name).and_then(|event| events.format(event, facts));
     }
 }
 
 /// Publishes the rules for marks of each instance, if they may have changed.
 pub(crate) fn publish_marks(engine: &mut Engine) {
-    if !std::mem::take(&mut engine.marks_stale) {
+    if !engine.effects.take_stale_marks() {
         return;
     }
     for (instance, state) in engine.instances.iter() {

@@ -173,7 +173,7 @@ impl Recorder {
     pub fn hooks(&self) -> impl Iterator<Item = EventHook<'_>> {
         let each = self.session().into_iter().flat_map(|session| {
             self.events.iter().flat_map(|event| {
-                let format = self.engine.registry().events().known_format(*event);
+                let format = self.engine.registry.events().known_format(*event);
                 attached_event::hooks(session, *event).map(move |(point, reason)| (format, point, reason))
             })
         });
@@ -250,7 +250,7 @@ impl Recorder {
         let Some(session) = self.session() else { return Vec::new() };
         let count = |event: &EventId| {
             let counts = attached_event::counts(session, *event);
-            let event = self.engine.registry().events().full_name(*event);
+            let event = self.engine.registry.events().full_name(*event);
             Count { event, counters: counts.counters, missed: counts.missed }
         };
         self.events.iter().map(count).collect()
@@ -271,9 +271,9 @@ impl Recorder {
 /// The error of the first event that is not attached.
 fn refused(engine: &Engine, events: &[EventId], error: CommandError) -> StartError {
     let is_attached =
-        |event| engine.instances().get(InstanceId::TOP).is_some_and(|state| state.is_enabled(event));
+        |event| engine.instances.get(InstanceId::TOP).is_some_and(|state| state.is_enabled(event));
     let event = events.iter().find(|event| !is_attached(**event));
-    StartError { event: event.map(|event| engine.registry().events().full_name(*event)), error }
+    StartError { event: event.map(|event| engine.registry.events().full_name(*event)), error }
 }
 
 /// The error of the first event with a probe whose module is not loaded. The mirror waits for modules; a recording
@@ -291,7 +291,7 @@ fn without_module(engine: &Engine, events: &[EventId]) -> Option<StartError> {
     let waiting = probes.iter().find(|one| probes::waits(&one.probe, &engine.facts) == Some(true))?;
     let mut tried = probes::candidates(&waiting.probe, &engine.facts).lacking;
     tried.add("module", "it is not loaded");
-    Some(StartError { event: Some(engine.registry().events().full_name(event)), error: tried.into() })
+    Some(StartError { event: Some(engine.registry.events().full_name(event)), error: tried.into() })
 }
 
 impl Drop for Recorder {

@@ -166,7 +166,7 @@ impl Selection {
     }
 
     fn filter(&self, event: EventId) -> Option<&Filter> {
-        self.engine.instances().get(InstanceId::TOP)?.filters.get(&event)?.filter.as_ref()
+        self.engine.instances.get(InstanceId::TOP)?.filters.get(&event)?.filter.as_ref()
     }
 
     /// Records only hits of threads with this name.
@@ -206,7 +206,7 @@ impl Selection {
 
     /// The events.
     pub fn events(&self) -> impl Iterator<Item = SelectedEvent<'_>> {
-        let registry = self.engine.registry();
+        let registry = &self.engine.registry;
         self.events.iter().filter_map(|event| {
             let defined = registry.dynamic().probes_of(*event).unwrap_or_default();
             Some(SelectedEvent {

@@ -1,6 +1,9 @@
 //! The reader of `trace_pipe_raw`, which removes the pages that it reads.
 
-use crate::{engine::Engine, event::InstanceId};
+use crate::{
+    engine::{Engine, instances::Instances},
+    event::InstanceId,
+};
 
 /// A reader of `trace_pipe_raw`, which removes the pages that it reads.
 #[derive(Debug)]
@@ -40,8 +43,8 @@ impl Pages {
     }
 
     /// Whether to wake a poller: the buffer is as full as `buffer_percent`, based on the records collected so far.
-    pub fn is_ready(&self, engine: &mut Engine) -> bool {
-        let Some(state) = engine.instances.get(self.instance).filter(|_| !self.snapshot) else { return true };
+    pub fn is_ready(&self, instances: &Instances) -> bool {
+        let Some(state) = instances.get(self.instance).filter(|_| !self.snapshot) else { return true };
         let Some(buffer) = state.buffer.cpu(self.cpu) else { return true };
         let full = state.percent as usize;
         !self.left.is_empty() || (!buffer.is_empty() && (full == 0 || buffer.percent() >= full))

@@ -71,7 +71,7 @@ impl Engine {
 
     /// Moves the records of all instances' programs into their buffers.
     pub fn collect_all(&mut self) {
-        for instance in self.recording() {
+        for instance in self.attachments.recording() {
             self.collect(instance);
         }
     }

@@ -15,6 +15,7 @@ use crate::{
     engine::{
         Engine,
         facts::Facts,
+        instances::Instances,
         records::{
             mark,
             objects::{Maps, Objects},
@@ -337,8 +338,8 @@ impl Lines {
     }
 
     /// Holds the pages from the position on again. Records that were overwritten meanwhile are reported as lost.
-    pub fn hold(&mut self, engine: &Engine, instance: InstanceId) {
-        let Some(state) = engine.instances.get(instance) else { return };
+    pub fn hold(&mut self, instances: &Instances, instance: InstanceId) {
+        let Some(state) = instances.get(instance) else { return };
         // A snapshot exchanges the two.
         let both = [self.snapshot, !self.snapshot].map(|snapshot| state.buffers(snapshot));
         let both: Vec<&TraceBuffer> = both.into_iter().flatten().collect();
@@ -471,8 +472,8 @@ struct Taken {
 
 impl Pipe {
     /// A reader of one CPU or of all.
-    pub fn new(engine: &Engine, instance: InstanceId, cpu: Option<u32>) -> Self {
-        let latency = engine.instances.get(instance).is_some_and(|state| state.options.is("latency-format"));
+    pub fn new(instances: &Instances, instance: InstanceId, cpu: Option<u32>) -> Self {
+        let latency = instances.get(instance).is_some_and(|state| state.options.is("latency-format"));
         Self { instance, cpu, latency, left: Vec::new(), read_before: false, taken: None }
     }
 
@@ -530,7 +531,7 @@ impl Pipe {
     }
 
     /// Whether a read would return immediately, based on the records collected so far.
-    pub fn is_ready(&self, engine: &mut Engine) -> bool {
+    pub fn is_ready(&self, engine: &Engine) -> bool {
         if !self.left.is_empty() || self.taken.is_some() {
             return true;
         }

@@ -124,7 +124,7 @@ pub fn boot(engine: &mut Engine, boot: &Boot) -> Vec<(String, CommandError)> {
         let instance = match (one.name.as_str(), engine.instances.find(&one.name)) {
             ("", _) => Ok(InstanceId::TOP),
             (_, Some(instance)) => Ok(instance),
-            (name, None) => lifecycle::make(engine, name),
+            (name, None) => lifecycle::make(&engine.facts, &mut engine.instances, name),
         };
         let instance = match instance {
             Ok(instance) => instance,

@@ -13,6 +13,8 @@ mod tests;
 pub use boot::{Boot, boot};
 pub use check::{BYTES_MAX as SAVED_MAX, SavedError};
 pub use escaped::Escaped;
+use std::sync::Arc;
+
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -225,13 +227,13 @@ pub fn restore(
         }
     }
     if saved.names > 0 {
-        engine.tasks_mut().set_capacity(saved.names);
+        Arc::make_mut(&mut engine.tasks).set_capacity(saved.names);
     }
     for one in &saved.instances {
         let instance = match (one.name.as_str(), engine.instances.find(&one.name)) {
             ("", _) => InstanceId::TOP,
             (_, Some(instance)) => instance,
-            (name, None) => match lifecycle::make(engine, name) {
+            (name, None) => match lifecycle::make(&engine.facts, &mut engine.instances, name) {
                 Ok(instance) => instance,
                 Err(error) => {
                     failed.push((format!("instance {name}"), error));

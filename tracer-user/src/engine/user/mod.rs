@@ -32,6 +32,7 @@ use crate::{
     engine::{
         Engine,
         command::error::{CommandError, ErrorKind},
+        instances::Instances,
         operations::changes,
         registry::table::{EventChanges, EventDefinition},
     },
@@ -61,26 +62,23 @@ pub(crate) fn close(engine: &mut Engine, file: u64) {
     }
 }
 
-impl Engine {
-    /// The content of `user_events_status`. Events with a bit in the page are listed as on 6.1, others as on later
-    /// kernels.
-    pub fn user_status(&self) -> Vec<u8> {
-        let mut text = String::new();
-        let mut busy = 0;
-        for (event, known) in &self.user.known {
-            if let Some(bit) = known.bit {
-                let _ = write!(text, "{bit}:");
-            }
-            text += &known.event.tracepoint();
-            if self.instances.is_enabled(*event) {
-                text += " # Used by ftrace";
-                busy += 1;
-            }
-            text.push('\n');
+/// The content of `user_events_status`. Events with a bit in the page are listed as on 6.1, others as on later kernels.
+pub(crate) fn status(user: &UserEvents, instances: &Instances) -> Vec<u8> {
+    let mut text = String::new();
+    let mut busy = 0;
+    for (event, known) in &user.known {
+        if let Some(bit) = known.bit {
+            let _ = write!(text, "{bit}:");
         }
-        let _ = write!(text, "\nActive: {}\nBusy: {busy}\nMax: {EVENTS_MAX}\n", self.user.known.len());
-        text.into_bytes()
+        text += &known.event.tracepoint();
+        if instances.is_enabled(*event) {
+            text += " # Used by ftrace";
+            busy += 1;
+        }
+        text.push('\n');
     }
+    let _ = write!(text, "\nActive: {}\nBusy: {busy}\nMax: {EVENTS_MAX}\n", user.known.len());
+    text.into_bytes()
 }
 
 /// Processes births and ends of processes, and removes events without holders. Returns the updates of programs' memory
@@ -107,7 +105,7 @@ fn updates_within(engine: &mut Engine, slice: Duration) -> PendingUpdates {
     if more && let Some(memory) = user.spaces.memory() {
         memory.attend_again();
     }
-    update_enabled(engine);
+    update_enabled(&mut engine.user, &engine.instances);
     let user = &mut engine.user;
     let mut unheld = std::mem::take(&mut user.unheld);
     unheld.append(&mut user.spaces.released);
@@ -118,17 +116,16 @@ fn updates_within(engine: &mut Engine, slice: Duration) -> PendingUpdates {
 }
 
 /// Updates programs whose events were enabled or disabled. Looks at events only if an instance has changed.
-fn update_enabled(engine: &mut Engine) {
+fn update_enabled(user: &mut UserEvents, instances: &Instances) {
     let now: Vec<(InstanceId, u64)> =
-        engine.instances.iter().map(|(instance, state)| (instance, state.enabled.changes())).collect();
-    if now == engine.user.reported {
+        instances.iter().map(|(instance, state)| (instance, state.enabled.changes())).collect();
+    if now == user.reported {
         return;
     }
-    engine.user.reported = now;
+    user.reported = now;
     let now = monotonic();
-    let user = &mut engine.user;
     for (event, known) in &mut user.known {
-        let on = engine.instances.is_enabled(*event);
+        let on = instances.is_enabled(*event);
         if on == known.on {
             continue;
         }
@@ -147,9 +144,8 @@ fn update_enabled(engine: &mut Engine) {
 
 /// Removes an event that has lost its last holder, or releases the charges of payers that do not hold it any more.
 fn drop_holder(engine: &mut Engine, event: EventId) {
-    let on = engine.is_busy(event);
     let lasts = engine.user.known.get(&event).is_none_or(|known| known.persists);
-    if !lasts && !engine.user.is_busy(event, on) {
+    if !lasts && !engine.user.is_busy(event, &engine.registry, &engine.instances) {
         return remove(engine, event);
     }
     engine.user.settle_payers(event);
@@ -174,7 +170,7 @@ fn remove(engine: &mut Engine, event: EventId) {
         }
     }
     if known.persists && known.saved {
-        engine.touch_by_program();
+        engine.effects.touch_by_program();
     }
     let Known { event: Event { name, multi, .. }, fields, charge, mut holders, .. } = known;
     let payer = charge.payer();
@@ -206,8 +202,7 @@ pub fn delete(engine: &mut Engine, name: &[u8], payer: u32, capable: bool) -> Re
         return Err(ErrorKind::NotFound.into());
     }
     for event in named {
-        let on = engine.is_busy(event);
-        if engine.user.is_busy(event, on) {
+        if engine.user.is_busy(event, &engine.registry, &engine.instances) {
             return Err(ErrorKind::Busy.into());
         }
         let is_own = |known: &Known| known.maker == payer;
@@ -268,8 +263,7 @@ pub(crate) fn delete_line(engine: &mut Engine, line: &Line<'_>) -> Result<usize,
     let mut gone = 0;
     for event in engine.user.named(name) {
         if engine.user.known.get(&event).is_some_and(|known| known.event.matches_deletion(&words)) {
-            let on = engine.is_busy(event);
-            if engine.user.is_busy(event, on) {
+            if engine.user.is_busy(event, &engine.registry, &engine.instances) {
                 return Err(ErrorKind::Busy.into());
             }
             remove(engine, event);
@@ -290,5 +284,5 @@ pub(crate) fn clear(engine: &mut Engine) {
 /// Whether any user event has a holder.
 pub(crate) fn is_any_busy(engine: &mut Engine) -> bool {
     learn(engine);
-    engine.user.known.keys().any(|event| engine.user.is_busy(*event, engine.is_busy(*event)))
+    engine.user.known.keys().any(|event| engine.user.is_busy(*event, &engine.registry, &engine.instances))
 }

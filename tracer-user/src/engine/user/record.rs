@@ -1,6 +1,8 @@
 //! Records that programs write to `user_events_data`: the index of an event in the file's table, and the record's
 //! bytes.
 
+use std::sync::Arc;
+
 use super::Engine;
 use crate::{
     buffer::Page,
@@ -69,6 +71,6 @@ pub(crate) fn write(
         }
         dependents::pass_record(engine, instance, event, &record, writer);
     }
-    engine.tasks_mut().look_up(writer.pid as i32, true);
+    Arc::make_mut(&mut engine.tasks).look_up(writer.pid as i32, true);
     if faulted { Err(ErrorKind::BadAddress.into()) } else { Ok(written.len()) }
 }

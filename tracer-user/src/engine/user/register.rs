@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, btree_map::Entry};
 use super::{
     Engine,
     spaces::{BitWrite, Requester},
-    user_events::{EventHolder, Held, Known},
+    user_events::{EventHolder, Held, Known, UserEvents},
 };
 use crate::{
     engine::{
@@ -17,6 +17,7 @@ use crate::{
         operations::deleted_events,
         quota::{Charge, Kind, Quotas},
         registry::{
+            EventRegistry,
             catalogue::DefinedEvent,
             table::{EventDefinition, RevivedEvent},
         },
@@ -80,14 +81,19 @@ struct ReservedEvent {
 /// too long.
 fn reserve(engine: &mut Engine, wanted: &EventDefinition) -> Result<ReservedEvent, CommandError> {
     // Deleted events may be charged for records that are gone.
-    match reserve_new(engine, wanted) {
-        Err(_) if deleted_events::release_ids_soon(engine) => reserve_new(engine, wanted),
+    match reserve_new(&mut engine.registry, &engine.quotas, wanted) {
+        Err(_) if deleted_events::release_ids_soon(engine) => {
+            reserve_new(&mut engine.registry, &engine.quotas, wanted)
+        }
         reserved => reserved,
     }
 }
 
-fn reserve_new(engine: &mut Engine, wanted: &EventDefinition) -> Result<ReservedEvent, CommandError> {
-    let Engine { registry, quotas, .. } = engine;
+fn reserve_new(
+    registry: &mut EventRegistry,
+    quotas: &Quotas,
+    wanted: &EventDefinition,
+) -> Result<ReservedEvent, CommandError> {
     let payer = wanted.payer;
     // An event that cannot be added must not lose the id of its records.
     if !wanted.is_multi && registry.events().has(SYSTEM, &wanted.name) {
@@ -165,7 +171,7 @@ pub(super) fn find(
         named.single = Some(number);
     }
     if kind.persists && saved {
-        engine.touch_by_program();
+        engine.effects.touch_by_program();
     }
     let known = Known {
         event,
@@ -189,18 +195,25 @@ pub(super) fn find(
 /// # Errors
 /// `EMFILE` and `ENOMEM`, as for a new event.
 fn hold(engine: &mut Engine, event: EventId, payer: u32) -> Result<(), CommandError> {
-    match charge_holder(engine, event, payer) {
-        Err(_) if deleted_events::release_ids_soon(engine) => charge_holder(engine, event, payer),
+    match charge_holder(&mut engine.user, &engine.quotas, event, payer) {
+        Err(_) if deleted_events::release_ids_soon(engine) => {
+            charge_holder(&mut engine.user, &engine.quotas, event, payer)
+        }
         done => done,
     }
 }
 
-fn charge_holder(engine: &mut Engine, event: EventId, payer: u32) -> Result<(), CommandError> {
-    let known = engine.user.known.get_mut(&event).ok_or(ErrorKind::NotFound)?;
+fn charge_holder(
+    user: &mut UserEvents,
+    quotas: &Quotas,
+    event: EventId,
+    payer: u32,
+) -> Result<(), CommandError> {
+    let known = user.known.get_mut(&event).ok_or(ErrorKind::NotFound)?;
     if let Entry::Vacant(place) = known.holders.entry(payer) {
         let bytes = known.event.name.len() + known.fields.len();
-        let bytes = || definition_bytes(&engine.quotas, payer, bytes);
-        place.insert(EventHolder::new(&engine.quotas, payer, bytes)?);
+        let bytes = || definition_bytes(quotas, payer, bytes);
+        place.insert(EventHolder::new(quotas, payer, bytes)?);
     }
     Ok(())
 }

@@ -12,7 +12,9 @@ use crate::{
         client_memory::{ClientMemory, Ticket},
         command::error::{CommandError, ErrorKind},
         facts::Facts,
+        instances::Instances,
         quota::{Charge, Kind, Quotas},
+        registry::EventRegistry,
     },
     event::{EventId, InstanceId, user::Event},
 };
@@ -187,8 +189,11 @@ impl UserEvents {
     }
 
     /// Whether an event has a holder: a file, a process, or an instance that has it enabled.
-    pub(super) fn is_busy(&self, event: EventId, on: bool) -> bool {
-        on || self.spaces.is_used(event) || self.known.get(&event).is_some_and(Known::has_files)
+    pub(super) fn is_busy(&self, event: EventId, registry: &EventRegistry, instances: &Instances) -> bool {
+        registry.is_held(event)
+            || instances.is_enabled(event)
+            || self.spaces.is_used(event)
+            || self.known.get(&event).is_some_and(Known::has_files)
     }
 
     /// Releases the charges of payers that do not hold an event any more. An enabled event without holders stays charged

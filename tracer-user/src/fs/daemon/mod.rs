@@ -110,11 +110,11 @@ pub fn serve(engine: Engine, mut options: Options, ready: impl FnOnce() -> io::R
     let writer = StateWriter::new(writers.collect::<io::Result<_>>()?);
     let (mut engine, mut state_file) = (engine, options.keep.then(|| StateFile::new(place.path(), writer)));
     if let Some(closer) = options.helpers.closer.take() {
-        engine.guard_with(closer.into_socket()?);
+        engine.attachments.set_guard(closer.into_socket()?);
     }
     let memory = std::mem::take(&mut options.helpers.memory).into_iter().map(Worker::into_socket);
     let memory = ClientMemory::start(memory.collect::<io::Result<_>>()?)?;
-    engine.set_client_memory(memory.clone());
+    engine.user.set_memory(memory.clone(), &engine.quotas);
     let openers = std::mem::take(&mut options.helpers.openers).into_iter().map(Worker::into_socket);
     let opener = Opener::new(openers.collect::<Result<_, _>>()?);
     prepare(&mut engine, state_file.as_mut(), &opener, &options);
@@ -145,7 +145,7 @@ async fn run(
     };
     tokio::pin!(ended);
     #[expect(deprecated)]
-    let modules = engine.registry().module_fd().map(AsyncFd::new).transpose()?;
+    let modules = engine.registry.module_fd().map(AsyncFd::new).transpose()?;
     let facts = Arc::clone(&engine.facts);
     let pins = is_published(&engine);
     let hub = Hub::new(Tree::new(engine, options.owner), state_file, waiter, opener);
@@ -238,7 +238,7 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
     let (give, given) = channel();
     hub.post(OWN, "end", When::Ending, move |tree| {
         let engine = tree.engine();
-        let farewell = engine.end_user_events();
+        let farewell = engine.user.end_reports();
         let step = engine.scheduler().longest_step();
         tracing::debug!(name = step.name, ms = step.took.as_millis(), "longest step");
         let _ = give.send(farewell);
@@ -307,7 +307,7 @@ async fn readable(fd: Option<&AsyncFd<OwnedFd>>) -> io::Result<AsyncFdReadyGuard
 
 /// Restores the settings of a killed daemon, or else applies the settings of the start.
 fn prepare(engine: &mut Engine, mut state_file: Option<&mut StateFile>, opener: &Opener, options: &Options) {
-    prepare_marks(engine);
+    prepare_marks(&engine.facts, engine.registry.events());
     let log_failed = |failed: Vec<(String, CommandError)>| {
         for (what, error) in failed {
             let errno = error.errno();

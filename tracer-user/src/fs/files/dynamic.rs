@@ -2,7 +2,7 @@
 
 use super::entry::{ClientEngine, Entry, FileNames, ReadKind, Result};
 use crate::{
-    engine::{Command, definitions, profile, registry::program_files},
+    engine::{Command, definitions, profile, registry::program_files, user},
     event::dynamic::Kind,
     lang::{
         define::{File, files},
@@ -54,7 +54,7 @@ pub(super) const UPROBE_PROFILE: Entry =
 /// `synthetic_events`: synthetic events; `!NAME` deletes one.
 pub(super) const SYNTHETIC_EVENTS: Entry = Entry::write(
     "synthetic_events",
-    ReadKind::Seq(|engine, _| Ok(engine.registry().synthetic().listing())),
+    ReadKind::Seq(|engine, _| Ok(engine.registry.synthetic().listing())),
     |engine, data| engine.take(data, Command::DefineSynthetic(data)),
 )
 .truncates(|_| Ok(Command::UndefineSynthetic))
@@ -63,7 +63,7 @@ pub(super) const SYNTHETIC_EVENTS: Entry = Entry::write(
 /// `program_events`, which tracefs does not have: the program files that bring events along.
 pub(super) const PROGRAM_EVENTS: Entry = Entry::names(
     "program_events",
-    ReadKind::Seq(|engine, _| Ok(engine.registry().programs().listing())),
+    ReadKind::Seq(|engine, _| Ok(engine.registry.programs().listing())),
     FileNames {
         wanted: program_files,
         write: |engine, data, files| engine.take(data, Command::DefinePrograms { text: data, files }),
@@ -80,7 +80,10 @@ pub(super) const USER_EVENTS_DATA: Entry =
 /// because a shared mapping would change the bits that other programs see.
 pub(super) const USER_EVENTS_STATUS: Entry = Entry::read(
     "user_events_status",
-    ReadKind::Page(|engine| Ok(engine.user_status()), |engine| engine.user().page().to_vec()),
+    ReadKind::Page(
+        |engine| Ok(user::status(&engine.user, &engine.instances)),
+        |engine| engine.user.page().to_vec(),
+    ),
 )
 .mode(0o640)
 .top();

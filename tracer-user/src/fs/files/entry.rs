@@ -46,7 +46,7 @@ impl At {
     /// # Errors
     /// `ENODEV` if the instance is gone.
     pub(crate) fn state(self, engine: &Engine) -> Result<&Instance> {
-        engine.instances().get(self.instance).ok_or(Errno::NODEV)
+        engine.instances.get(self.instance).ok_or(Errno::NODEV)
     }
 
     /// The instance joined with its programs in the kernel.

@@ -61,7 +61,7 @@ pub(super) const FILTER: Entry = Entry::write(
 pub(super) const FORMAT: Entry = Entry::read(
     "format",
     ReadKind::Seq(|engine, at| {
-        let text = engine.registry().events().format_text(at.event()?, &engine.facts);
+        let text = engine.registry.events().format_text(at.event()?, &engine.facts);
         Ok(text.ok_or(Errno::NODEV)?.as_bytes().to_vec())
     }),
 );
@@ -76,7 +76,7 @@ pub(super) const HIST: Entry = Entry::read(
 pub(super) const ID: Entry = Entry::read(
     "id",
     ReadKind::Text(|engine, at| {
-        let id = engine.registry().events().id(at.event()?, &engine.facts).ok_or(Errno::NODEV)?;
+        let id = engine.registry.events().id(at.event()?, &engine.facts).ok_or(Errno::NODEV)?;
         Ok(lines([id]))
     }),
 );
@@ -117,12 +117,9 @@ pub(super) const SYNTH_EVENT_TRACE: Entry =
 fn show_enabled(engine: &Engine, at: At, system: Option<SystemId>) -> Result<Vec<u8>> {
     let state = at.state(engine)?;
     let (mut on, mut off) = (false, false);
-    for event in engine.registry().events().ordinary() {
-        let belongs = engine
-            .registry()
-            .events()
-            .get(event)
-            .is_some_and(|known| system.is_none_or(|s| s == known.system));
+    for event in engine.registry.events().ordinary() {
+        let belongs =
+            engine.registry.events().get(event).is_some_and(|known| system.is_none_or(|s| s == known.system));
         if belongs {
             let enabled = state.is_enabled(event);
             (on, off) = (on || enabled, off || !enabled);
@@ -143,7 +140,7 @@ fn enable(engine: &mut ClientEngine<'_>, system: Option<SystemId>, data: &[u8]) 
     if value > 1 {
         return Err(Errno::INVAL);
     }
-    let events = engine.view().registry().events().clone();
+    let events = engine.view().registry.events().clone();
     let name = match system {
         Some(system) => Some(events.system(system).ok_or(Errno::NODEV)?.name.as_str()),
         None => None,

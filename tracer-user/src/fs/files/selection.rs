@@ -14,10 +14,10 @@ pub(super) const AVAILABLE_EVENTS: Entry = Entry::read(
     "available_events",
     ReadKind::Seq(|engine, _| {
         Ok(engine
-            .registry()
+            .registry
             .events()
             .ordinary()
-            .map(|event| engine.registry().events().full_name(event) + "\n")
+            .map(|event| engine.registry.events().full_name(event) + "\n")
             .collect::<String>()
             .into())
     }),
@@ -30,8 +30,8 @@ pub(super) const SET_EVENT: Entry = Entry::write(
     "set_event",
     ReadKind::Seq(|engine, at| {
         let state = at.state(engine)?;
-        let on = engine.registry().events().ordinary().filter(|event| state.is_enabled(*event));
-        let on = on.map(|event| engine.registry().events().full_name(event));
+        let on = engine.registry.events().ordinary().filter(|event| state.is_enabled(*event));
+        let on = on.map(|event| engine.registry.events().full_name(event));
         Ok(on.chain(state.awaited()).map(|name| name + "\n").collect::<String>().into())
     }),
     |engine, data| {

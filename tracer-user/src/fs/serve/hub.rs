@@ -114,7 +114,7 @@ impl Hub {
         let opener = Arc::new(opener);
         let quotas = tree.engine().quotas.clone();
         Quotas::prepare();
-        let updater = ProgramUpdater::new(tree.engine().user().page().clone());
+        let updater = ProgramUpdater::new(tree.engine().user.page().clone());
         let payers = Payers::new(quotas.clone());
         let jobs = Jobs::new(tree);
         Arc::new_cyclic(|own| Self {
@@ -352,7 +352,7 @@ impl Hub {
             let Some(hub) = hub.upgrade() else { return };
             hub.collecting.store(false, Ordering::Release);
             let since = Instant::now();
-            let mut instances = tree.engine().recording();
+            let mut instances = tree.engine().attachments.recording();
             let next = *lock(&hub.next);
             let first = instances.iter().position(|instance| *instance >= next).unwrap_or(0);
             instances.rotate_left(first);

@@ -343,7 +343,7 @@ impl Jobs {
             }
             job.act.run(tree.engine(), &self.files);
             if job.when == When::Alone {
-                tree.engine().stale_marks();
+                tree.engine().effects.stale_marks();
             }
             tree.engine().end_step();
         }

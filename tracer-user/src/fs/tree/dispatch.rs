@@ -67,7 +67,7 @@ impl<M: Borrow<Engine>> Tree<M> {
 
     /// The serial number of an event; `None` if it is gone.
     fn serial_of(&self, event: EventId) -> Option<u64> {
-        self.seen().registry().events().get(event).map(|known| known.serial)
+        self.seen().registry.events().get(event).map(|known| known.serial)
     }
 
     fn attributes_of(&self, node: Node) -> Attributes {
@@ -139,7 +139,7 @@ impl<M: Borrow<Engine>> Tree<M> {
     pub(crate) fn lookup_for(&self, handle: u64, offset: u64) -> Option<Lookup> {
         let (format, prints) = self.files.needs(handle)?;
         let engine = self.seen();
-        let format = format.filter(|event| engine.registry().events().known_format(*event).is_none());
+        let format = format.filter(|event| engine.registry.events().known_format(*event).is_none());
         let cold = prints && !engine.facts.can_print();
         let file = self.files.look(handle, |open| open.kernel_file(offset)).flatten();
         (format.is_some() || file.is_some() || cold).then(|| Lookup {
@@ -154,7 +154,7 @@ impl<M: Borrow<Engine>> Tree<M> {
         let engine = self.seen();
         Lookup {
             facts: Arc::clone(&engine.facts),
-            events: Arc::clone(engine.registry().events()),
+            events: Arc::clone(engine.registry.events()),
             format,
             file: None,
             prints: format.is_none(),
@@ -410,7 +410,7 @@ mod tests {
         let files = ["filter", "id"].map(|name| open(&mut tree, &format!("events/user_events/first/{name}")));
         let read = |tree: &mut Tree| files.map(|handle| tree.read(handle, 0, 100).err());
         assert_eq!(read(&mut tree), [None, None]);
-        tree.engine().use_up_event_numbers();
+        tree.engine().registry.use_up_numbers();
         define(&mut tree, "-:first");
         assert_eq!(
             read(&mut tree),

@@ -189,7 +189,7 @@ impl RecordText {
             .or_else(last)
             .unwrap_or_else(|| Box::new(Cursor { now: self.first.clone(), made: Vec::new(), start: 0 }));
         if self.charge.is_none() {
-            cursor.now.hold(engine, instance);
+            cursor.now.hold(&engine.instances, instance);
         }
         cursor
     }

@@ -98,15 +98,17 @@ impl Node {
         match dir {
             Dir::Instance => TOP,
             Dir::Events => EVENTS,
-            Dir::System(system) if engine.registry().events().is_special(system) => &[],
+            Dir::System(system) if engine.registry.events().is_special(system) => &[],
             Dir::System(_) => SYSTEM,
-            Dir::Event(event) => match engine.registry().events().get(event) {
-                Some(event) if engine.registry().events().is_special(event.system) => {
-                    if event.name == "print" { PRINT_EVENT } else { SPECIAL_EVENT }
+            Dir::Event(event) => {
+                match engine.registry.events().get(event) {
+                    Some(event) if engine.registry.events().is_special(event.system) => {
+                        if event.name == "print" { PRINT_EVENT } else { SPECIAL_EVENT }
+                    }
+                    Some(_) if engine.registry.synthetic().contains(event) => SYNTHETIC_EVENT,
+                    _ => EVENT,
                 }
-                Some(_) if engine.registry().synthetic().contains(event) => SYNTHETIC_EVENT,
-                _ => EVENT,
-            },
+            }
             Dir::Cpu(_) => CPU,
             Dir::PerCpu | Dir::Options | Dir::Instances => &[],
         }
@@ -128,7 +130,7 @@ impl Node {
             Dir::Events | Dir::PerCpu | Dir::Options | Dir::Instances => Dir::Instance,
             Dir::System(_) => Dir::Events,
             Dir::Event(event) => {
-                engine.registry().events().get(event).map_or(Dir::Events, |event| Dir::System(event.system))
+                engine.registry.events().get(event).map_or(Dir::Events, |event| Dir::System(event.system))
             }
             Dir::Cpu(_) => Dir::PerCpu,
         };
@@ -137,7 +139,7 @@ impl Node {
 
     /// The files and directories in a directory, by name; `None` if the instance, system or event is gone.
     pub(crate) fn children(self, engine: &Engine) -> Option<Vec<(String, Self)>> {
-        let state = engine.instances().get(self.instance)?;
+        let state = engine.instances.get(self.instance)?;
         let top = self.instance == InstanceId::TOP;
         let dir = |dir| Self::dir(self.instance, dir);
         let mut found: Vec<(String, Self)> = (1..)
@@ -156,7 +158,7 @@ impl Node {
             }
             Dir::Events => {
                 let own = found.len();
-                for (id, system) in engine.registry().events().systems() {
+                for (id, system) in engine.registry.events().systems() {
                     if !found.iter().take(own).any(|(file, _)| *file == system.name) {
                         found.push((system.name.clone(), dir(Dir::System(id))));
                     }
@@ -164,8 +166,8 @@ impl Node {
             }
             Dir::System(system) => {
                 let own = found.len();
-                for event in &engine.registry().events().system(system)?.events {
-                    let name = &engine.registry().events().get(*event)?.name;
+                for event in &engine.registry.events().system(system)?.events {
+                    let name = &engine.registry.events().get(*event)?.name;
                     if !found.iter().take(own).any(|(file, _)| file == name) {
                         found.push((name.clone(), dir(Dir::Event(*event))));
                     }
@@ -181,10 +183,7 @@ impl Node {
             })),
             Dir::Instances => {
                 found.extend(
-                    engine
-                        .instances()
-                        .below()
-                        .map(|(n, name)| (name.to_owned(), Self::dir(n, Dir::Instance))),
+                    engine.instances.below().map(|(n, name)| (name.to_owned(), Self::dir(n, Dir::Instance))),
                 );
             }
             Dir::Event(_) | Dir::Cpu(_) => {}
@@ -202,20 +201,20 @@ impl Node {
         if let Some((index, entry)) = own
             && (!entry.top || self.instance == InstanceId::TOP)
         {
-            engine.instances().get(self.instance)?;
+            engine.instances.get(self.instance)?;
             return Some(Self { entry: index, ..self });
         }
         // These directories can be large, so a name is found without a list of all.
         match self.dir {
             Dir::Events => {
-                if let Some(system) = engine.registry().events().find_system(name) {
-                    engine.instances().get(self.instance)?;
+                if let Some(system) = engine.registry.events().find_system(name) {
+                    engine.instances.get(self.instance)?;
                     return Some(Self::dir(self.instance, Dir::System(system)));
                 }
             }
             Dir::System(system) => {
-                if let Some(event) = engine.registry().events().find(system, name) {
-                    engine.instances().get(self.instance)?;
+                if let Some(event) = engine.registry.events().find(system, name) {
+                    engine.instances.get(self.instance)?;
                     return Some(Self::dir(self.instance, Dir::Event(event)));
                 }
             }
@@ -226,10 +225,10 @@ impl Node {
 
     /// Whether the file or directory exists.
     pub(crate) fn exists(self, engine: &Engine) -> bool {
-        let Some(state) = engine.instances().get(self.instance) else { return false };
+        let Some(state) = engine.instances.get(self.instance) else { return false };
         let here = match self.dir {
-            Dir::System(system) => engine.registry().events().system(system).is_some(),
-            Dir::Event(event) => engine.registry().events().get(event).is_some(),
+            Dir::System(system) => engine.registry.events().system(system).is_some(),
+            Dir::Event(event) => engine.registry.events().get(event).is_some(),
             Dir::Cpu(cpu) => state.buffer.cpu(cpu).is_some(),
             Dir::Instances => self.instance == InstanceId::TOP,
             _ => true,
@@ -240,7 +239,7 @@ impl Node {
     /// The serial number of the event or system that the file belongs to, which tells it from an earlier one with the
     /// same number; 0 for other files, whose numbers are not reused.
     pub(crate) fn serial(self, engine: &Engine) -> u64 {
-        let events = engine.registry().events();
+        let events = engine.registry.events();
         let serial = match self.dir {
             Dir::System(system) => events.system(system).map(|system| system.serial),
             Dir::Event(event) => events.get(event).map(|event| event.serial),
@@ -252,8 +251,8 @@ impl Node {
     /// Whether it exists as long as its instance, so that the kernel can keep its name.
     pub(crate) fn is_permanent(self, engine: &Engine) -> bool {
         match self.dir {
-            Dir::System(system) => engine.registry().events().is_permanent_system(system),
-            Dir::Event(event) => engine.registry().events().is_permanent(event),
+            Dir::System(system) => engine.registry.events().is_permanent_system(system),
+            Dir::Event(event) => engine.registry.events().is_permanent(event),
             _ => true,
         }
     }
@@ -271,7 +270,7 @@ impl Node {
         if let Some(entry) = self.entry(engine) {
             return (entry.mode, 1);
         }
-        let state = engine.instances().get(self.instance);
+        let state = engine.instances.get(self.instance);
         let cpus = state.map_or(0, |state| state.buffer.select(None).count() as u32);
         match self.dir {
             Dir::Instance if self.instance == InstanceId::TOP => (0o700, 6),
@@ -279,7 +278,7 @@ impl Node {
             // As in eventfs: 1 link tells programs that walk the tree not to count subdirectories by links.
             Dir::Events | Dir::System(_) | Dir::Event(_) => (0o755, 1),
             Dir::PerCpu => (0o750, 2 + cpus),
-            Dir::Instances => (0o750, 2 + engine.instances().below().count() as u32),
+            Dir::Instances => (0o750, 2 + engine.instances.below().count() as u32),
             Dir::Cpu(_) | Dir::Options => (0o750, 2),
         }
     }

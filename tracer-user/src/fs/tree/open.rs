@@ -92,7 +92,7 @@ impl Body {
                 let snapshot = matches!(entry.read_kind, ReadKind::Snapshot);
                 let paused = !snapshot
                     && engine
-                        .instances()
+                        .instances
                         .get(at.instance)
                         .is_some_and(|state| state.options.is("pause-on-trace"));
                 if paused {
@@ -103,7 +103,7 @@ impl Body {
             }
             ReadKind::Pipe => {
                 ClientEngine::new(engine, at).execute(HoldCommand::Pipe(at.cpu()))?;
-                Self::Pipe(Pipe::new(engine, at.instance, at.cpu()))
+                Self::Pipe(Pipe::new(&engine.instances, at.instance, at.cpu()))
             }
             ReadKind::RawPipe | ReadKind::RawSnapshot => {
                 let snapshot = matches!(entry.read_kind, ReadKind::RawSnapshot);
@@ -179,7 +179,7 @@ impl Open {
 
     /// The queue of marks that receives the writes, if they make marks.
     pub(crate) fn marks(&self, engine: &Engine) -> Option<(Arc<Marks>, Mark)> {
-        engine.marks(self.at.instance).zip(self.entry.marks)
+        engine.instances.marks(self.at.instance).zip(self.entry.marks)
     }
 
     /// The number of the file's table of user events, if it has one.
@@ -230,7 +230,7 @@ impl Open {
             match entry.updates {
                 Some(Update::Records) => _ = engine.collect(at.instance),
                 Some(Update::AllRecords) => engine.collect_all(),
-                Some(Update::Pids) => engine.refresh_pids(at.instance),
+                Some(Update::Pids) => engine.instances.refresh_pids(at.instance, &mut engine.attachments),
                 None => {}
             }
             make(engine, *at)
@@ -249,7 +249,7 @@ impl Open {
             }
             (Body::Pipe(pipe), _) => waits(pipe.read(engine, size)),
             (Body::Raw(pages, charge), _) => {
-                let bytes = engine.instances().get(at.instance).map_or(0, |state| state.page().bytes());
+                let bytes = engine.instances.get(at.instance).map_or(0, |state| state.page().bytes());
                 if size < bytes && charge.is_none() {
                     *charge = holder.charge(bytes);
                     if charge.is_none() && holder.payer != 0 {
@@ -388,10 +388,10 @@ impl Open {
             // Under the option `block`, a pipe is always ready.
             Body::Pipe(pipe) => {
                 let blocks =
-                    engine.instances().get(self.at.instance).is_some_and(|state| state.options.is("block"));
+                    engine.instances.get(self.at.instance).is_some_and(|state| state.options.is("block"));
                 blocks || pipe.is_ready(engine)
             }
-            Body::Raw(pages, _) => pages.is_ready(engine),
+            Body::Raw(pages, _) => pages.is_ready(&engine.instances),
             _ => true,
         }
     }
