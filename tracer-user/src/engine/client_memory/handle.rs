@@ -19,7 +19,7 @@ use crate::engine::payers::PayerName;
 
 use super::{
     lanes::{Lanes, Then},
-    message::{Look, Op, Order, PACKET_MAX, Report, Seen},
+    message::{Done, Look, Op, Order, PACKET_MAX, Report, Seen},
 };
 
 /// How long a change of events waits for programs.
@@ -470,7 +470,10 @@ impl State {
                 }
                 self.lanes.opened(opening.lane);
             }
-            Report::Written { batch, done } => self.lanes.written(batch, &done, Instant::now()),
+            Report::Written { batch, done } => {
+                let done: Vec<_> = done.into_iter().map(|Done(done)| done).collect();
+                self.lanes.written(batch, &done, Instant::now());
+            }
             Report::Pong => self.pinged = None,
         }
     }

@@ -1,10 +1,11 @@
-//! Messages between the daemon and the process that accesses clients' memory: one packet each, little-endian, of
-//! limited length.
+//! Messages between the daemon and the process that accesses clients' memory: one packet of limited length each, in
+//! postcard's format.
 //!
-//! Reading any packet gives a message or nothing. It never panics, and never reserves more memory than a packet can
-//! fill.
+//! Reading any packet gives a message or nothing. It never panics, and reserves 1 MiB at most (serde's limit for the
+//! length that a list states).
 
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 /// Maximum size of a packet in bytes.
 pub(super) const PACKET_MAX: usize = 16 << 10;
@@ -14,7 +15,7 @@ pub(super) const OPS_MAX: usize = 64;
 const WORDS_MAX: usize = 2;
 
 /// Location of the text of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Text {
     /// No text.
     None,
@@ -25,7 +26,7 @@ pub enum Text {
 }
 
 /// A request to read the arguments of a thread that waits in ioctl(2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Look {
     /// The thread.
     pub thread: u32,
@@ -42,7 +43,7 @@ pub struct Look {
 }
 
 /// A bit of a byte.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Bit {
     /// Address of the byte.
     pub at: u64,
@@ -53,7 +54,7 @@ pub struct Bit {
 }
 
 /// One write into an address space: a bit, then words if the bit succeeded.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Op {
     /// The address space.
     pub space: u64,
@@ -66,7 +67,7 @@ pub struct Op {
 }
 
 /// An order to the process.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(super) enum Order {
     /// Look at a thread; its address space is known by `id` from then on.
     Look { id: u64, look: Look },
@@ -83,7 +84,7 @@ pub(super) enum Order {
 }
 
 /// The result of a look.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Seen {
     /// The process that the thread belongs to.
     pub process: u32,
@@ -96,271 +97,94 @@ pub struct Seen {
     /// The address in the request's argument.
     pub argument: u64,
     /// The structure.
+    #[serde(with = "result")]
     pub structure: Result<Vec<u8>, Errno>,
     /// The text, without its NUL.
+    #[serde(with = "result")]
     pub text: Result<Vec<u8>, Errno>,
 }
 
 /// A report from the process.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(super) enum Report {
-    Looked { id: u64, seen: Result<Seen, Errno> },
-    Opened { id: u64, identity: Result<Vec<u8>, Errno> },
-    Written { batch: u64, done: Vec<Result<(), Errno>> },
+    Looked {
+        id: u64,
+        #[serde(with = "result")]
+        seen: Result<Seen, Errno>,
+    },
+    Opened {
+        id: u64,
+        #[serde(with = "result")]
+        identity: Result<Vec<u8>, Errno>,
+    },
+    Written {
+        batch: u64,
+        done: Vec<Done>,
+    },
     Pong,
 }
 
-/// Writes a packet.
-#[derive(Default)]
-struct Put(Vec<u8>);
-
-impl Put {
-    fn u8(mut self, value: u8) -> Self {
-        self.0.push(value);
-        self
-    }
-
-    fn u16(mut self, value: u16) -> Self {
-        self.0.extend(value.to_le_bytes());
-        self
-    }
-
-    fn u32(mut self, value: u32) -> Self {
-        self.0.extend(value.to_le_bytes());
-        self
-    }
-
-    fn u64(mut self, value: u64) -> Self {
-        self.0.extend(value.to_le_bytes());
-        self
-    }
-
-    fn bytes(self, bytes: &[u8]) -> Self {
-        let bytes = bytes.get(..usize::from(u16::MAX)).unwrap_or(bytes);
-        let mut put = self.u16(bytes.len() as u16);
-        put.0.extend_from_slice(bytes);
-        put
-    }
-
-    fn errno(self, errno: Errno) -> Self {
-        self.u32(errno.raw_os_error() as u32)
-    }
-
-    fn result(self, result: &Result<Vec<u8>, Errno>) -> Self {
-        match result {
-            Ok(bytes) => self.u8(0).bytes(bytes),
-            Err(errno) => self.u8(1).errno(*errno),
-        }
-    }
-}
-
-/// Reads a packet.
-struct Take<'a>(&'a [u8]);
-
-impl<'a> Take<'a> {
-    fn some<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (some, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*some)
-    }
-
-    fn u8(&mut self) -> Option<u8> {
-        self.some::<1>().map(|[byte]| byte)
-    }
-
-    fn bool(&mut self) -> Option<bool> {
-        match self.u8()? {
-            0 => Some(false),
-            1 => Some(true),
-            _ => None,
-        }
-    }
-
-    fn u16(&mut self) -> Option<u16> {
-        self.some().map(u16::from_le_bytes)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.some().map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.some().map(u64::from_le_bytes)
-    }
-
-    fn bytes(&mut self) -> Option<&'a [u8]> {
-        let length = usize::from(self.u16()?);
-        let (bytes, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(bytes)
-    }
-
-    fn errno(&mut self) -> Option<Errno> {
-        let number = self.u32()?;
-        (1..4096).contains(&number).then(|| Errno::from_raw_os_error(number as i32))
-    }
-
-    fn result(&mut self) -> Option<Result<Vec<u8>, Errno>> {
-        Some(if self.bool()? { Err(self.errno()?) } else { Ok(self.bytes()?.to_vec()) })
-    }
-
-    /// Accepts the message only if no bytes follow.
-    fn end<T>(self, message: T) -> Option<T> {
-        self.0.is_empty().then_some(message)
-    }
-}
+/// The result of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(super) struct Done(#[serde(with = "result")] pub(super) Result<(), Errno>);
 
 impl Order {
     pub(super) fn packet(&self) -> Vec<u8> {
-        let put = Put::default();
-        let put = match self {
-            Self::Look { id, look } => {
-                let text = match look.text {
-                    Text::None => u32::MAX,
-                    Text::Argument => u32::MAX - 1,
-                    Text::At(offset) => u32::from(offset),
-                };
-                let put = put.u8(1).u64(*id).u32(look.thread).u32(look.payer).u32(look.number);
-                put.u64(look.known).u16(look.structure).u32(text)
-            }
-            Self::Open { id, payer, thread } => put.u8(2).u64(*id).u32(*payer).u32(*thread),
-            Self::Write { batch, payer, ops } => {
-                let mut put = put.u8(3).u64(*batch).u32(*payer).u16(ops.len() as u16);
-                for op in ops {
-                    put = put.u64(op.space).u64(op.key).u8(u8::from(op.bit.is_some()));
-                    if let Some(bit) = op.bit {
-                        put = put.u64(bit.at).u8(bit.mask).u8(u8::from(bit.on));
-                    }
-                    put = put.u8(op.words.len() as u8);
-                    for (at, word) in &op.words {
-                        put = put.u64(*at).u32(*word);
-                    }
-                }
-                put
-            }
-            Self::Cancel { batch, key } => put.u8(4).u64(*batch).u64(*key),
-            Self::Forget { id } => put.u8(5).u64(*id),
-            Self::Ping => put.u8(6),
-        };
-        put.0
+        packet(self)
     }
 
     pub(super) fn read(packet: &[u8]) -> Option<Self> {
-        let mut take = Take(packet);
-        let order = match take.u8()? {
-            1 => {
-                let id = take.u64()?;
-                let (thread, payer, number) = (take.u32()?, take.u32()?, take.u32()?);
-                let (known, structure) = (take.u64()?, take.u16()?);
-                let text = match take.u32()? {
-                    u32::MAX => Text::None,
-                    offset if offset == u32::MAX - 1 => Text::Argument,
-                    offset => Text::At(u16::try_from(offset).ok()?),
-                };
-                Self::Look { id, look: Look { thread, payer, number, known, structure, text } }
-            }
-            2 => Self::Open { id: take.u64()?, payer: take.u32()?, thread: take.u32()? },
-            3 => {
-                let (batch, payer, count) = (take.u64()?, take.u32()?, usize::from(take.u16()?));
-                if count > OPS_MAX {
-                    return None;
-                }
-                let ops = (0..count).map(|_| take.op()).collect::<Option<_>>()?;
-                Self::Write { batch, payer, ops }
-            }
-            4 => Self::Cancel { batch: take.u64()?, key: take.u64()? },
-            5 => Self::Forget { id: take.u64()? },
-            6 => Self::Ping,
-            _ => return None,
-        };
-        take.end(order)
-    }
-}
-
-impl Take<'_> {
-    fn op(&mut self) -> Option<Op> {
-        let (space, key) = (self.u64()?, self.u64()?);
-        let bit = if self.bool()? {
-            Some(Bit { at: self.u64()?, mask: self.u8()?, on: self.bool()? })
-        } else {
-            None
-        };
-        let count = usize::from(self.u8()?);
-        if count > WORDS_MAX {
-            return None;
-        }
-        let words = (0..count).map(|_| Some((self.u64()?, self.u32()?))).collect::<Option<_>>()?;
-        Some(Op { space, key, bit, words })
+        let order = read(packet)?;
+        let is_short = |op: &Op| op.words.len() <= WORDS_MAX;
+        let fits =
+            !matches!(&order, Self::Write { ops, .. } if ops.len() > OPS_MAX || !ops.iter().all(is_short));
+        fits.then_some(order)
     }
 }
 
 impl Report {
     pub(super) fn packet(&self) -> Vec<u8> {
-        let put = Put::default();
-        let put = match self {
-            Self::Looked { id, seen: Err(errno) } => put.u8(1).u64(*id).u8(1).errno(*errno),
-            Self::Looked { id, seen: Ok(seen) } => put
-                .u8(1)
-                .u64(*id)
-                .u8(0)
-                .u32(seen.process)
-                .u8(u8::from(seen.capable))
-                .u8(u8::from(seen.alive))
-                .bytes(&seen.identity)
-                .u64(seen.argument)
-                .result(&seen.structure)
-                .result(&seen.text),
-            Self::Opened { id, identity } => put.u8(2).u64(*id).result(identity),
-            Self::Written { batch, done } => {
-                let put = put.u8(3).u64(*batch).u16(done.len() as u16);
-                done.iter().fold(put, |put, done| match done {
-                    Ok(()) => put.u32(0),
-                    Err(errno) => put.errno(*errno),
-                })
-            }
-            Self::Pong => put.u8(4),
-        };
-        put.0
+        packet(self)
     }
 
     pub(super) fn read(packet: &[u8]) -> Option<Self> {
-        let mut take = Take(packet);
-        let report = match take.u8()? {
-            1 => {
-                let id = take.u64()?;
-                let seen = if take.bool()? {
-                    Err(take.errno()?)
-                } else {
-                    Ok(Seen {
-                        process: take.u32()?,
-                        capable: take.bool()?,
-                        alive: take.bool()?,
-                        identity: take.bytes()?.to_vec(),
-                        argument: take.u64()?,
-                        structure: take.result()?,
-                        text: take.result()?,
-                    })
-                };
-                Self::Looked { id, seen }
-            }
-            2 => Self::Opened { id: take.u64()?, identity: take.result()? },
-            3 => {
-                let (batch, count) = (take.u64()?, usize::from(take.u16()?));
-                if count > OPS_MAX {
-                    return None;
-                }
-                let one = |_| match take.u32()? {
-                    0 => Some(Ok(())),
-                    number if number < 4096 => Some(Err(Errno::from_raw_os_error(number as i32))),
-                    _ => None,
-                };
-                let done = (0..count).map(one).collect::<Option<_>>()?;
-                Self::Written { batch, done }
-            }
-            4 => Self::Pong,
-            _ => return None,
-        };
-        take.end(report)
+        let report = read(packet)?;
+        let fits = !matches!(&report, Self::Written { done, .. } if done.len() > OPS_MAX);
+        fits.then_some(report)
+    }
+}
+
+/// The packet of a message. It is empty, and so no message, if there is no memory for it.
+fn packet(message: &impl Serialize) -> Vec<u8> {
+    postcard::to_allocvec(message).unwrap_or_default()
+}
+
+/// The message of a packet. A number has more than one form in postcard's format, and only the shortest is accepted.
+fn read<'a, T: Deserialize<'a> + Serialize>(bytes: &'a [u8]) -> Option<T> {
+    let message = postcard::from_bytes(bytes).ok()?;
+    (packet(&message) == bytes).then_some(message)
+}
+
+/// A result in a message, with the number of its error.
+mod result {
+    use rustix::io::Errno;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    pub(super) fn serialize<T: Serialize, S: Serializer>(
+        result: &Result<T, Errno>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        result.as_ref().map_err(|errno| errno.raw_os_error()).serialize(to)
+    }
+
+    pub(super) fn deserialize<'a, T: Deserialize<'a>, D: Deserializer<'a>>(
+        from: D,
+    ) -> Result<Result<T, Errno>, D::Error> {
+        match Result::deserialize(from)? {
+            Ok(value) => Ok(Ok(value)),
+            Err(number @ 1..4096) => Ok(Err(Errno::from_raw_os_error(number))),
+            Err(_) => Err(D::Error::custom("not an error number")),
+        }
     }
 }
 
@@ -406,7 +230,7 @@ mod tests {
             Report::Looked { id: 1, seen: Err(Errno::PERM) },
             Report::Opened { id: 2, identity: Ok(vec![3; 16]) },
             Report::Opened { id: 2, identity: Err(Errno::SRCH) },
-            Report::Written { batch: 5, done: vec![Ok(()), Err(Errno::FAULT)] },
+            Report::Written { batch: 5, done: vec![Done(Ok(())), Done(Err(Errno::FAULT))] },
             Report::Pong,
         ]
     }

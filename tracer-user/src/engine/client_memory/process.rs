@@ -20,7 +20,7 @@ use rustix::{
 };
 
 use super::{
-    message::{Look, Op, Order, PACKET_MAX, Report},
+    message::{Done, Look, Op, Order, PACKET_MAX, Report},
     space::Space,
 };
 use crate::engine::quota::Limits;
@@ -266,7 +266,7 @@ impl State {
             });
         }
         lock(&self.batches).remove(&batch);
-        self.report(&Report::Written { batch, done });
+        self.report(&Report::Written { batch, done: done.into_iter().map(Done).collect() });
     }
 
     fn forget(&self, id: u64) {
@@ -332,7 +332,7 @@ pub(super) fn serve(socket: OwnedFd) -> Result<(), Errno> {
                 let count = ops.len();
                 if !pool.run(payer, None, Box::new(move || its.write(batch, &ops))) {
                     lock(&state.batches).remove(&batch);
-                    state.report(&Report::Written { batch, done: vec![Err(Errno::NOMEM); count] });
+                    state.report(&Report::Written { batch, done: vec![Done(Err(Errno::NOMEM)); count] });
                 }
             }
             Order::Cancel { batch, key } => {

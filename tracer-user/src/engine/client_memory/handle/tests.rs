@@ -2,7 +2,7 @@
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::super::message::{Bit, Text};
+use super::super::message::{Bit, Done, Text};
 use super::*;
 
 /// The daemon's side, and the sockets of some imitated processes.
@@ -90,7 +90,7 @@ fn address_spaces_unknown_to_the_next_process_are_not_failures() {
     let change = memory.change();
     memory.write(lane, [op(id)].into_iter(), Some(&change));
     if let Some(Order::Write { batch, .. }) = order(&processes[0], Duration::from_millis(100)) {
-        report(&processes[0], &Report::Written { batch, done: vec![Err(Errno::SRCH)] });
+        report(&processes[0], &Report::Written { batch, done: vec![Done(Err(Errno::SRCH))] });
         std::thread::sleep(Duration::from_millis(100));
     }
     change.wait();
@@ -101,7 +101,7 @@ fn address_spaces_unknown_to_the_next_process_are_not_failures() {
     assert_eq!(order(&processes[0], SOON), Some(Order::Open { id, payer: 7, thread: 5 }));
     report(&processes[0], &Report::Opened { id, identity: Ok(identity().to_vec()) });
     let Some(Order::Write { batch, .. }) = order(&processes[0], SOON) else { panic!("it is not written") };
-    report(&processes[0], &Report::Written { batch, done: vec![Err(Errno::SRCH)] });
+    report(&processes[0], &Report::Written { batch, done: vec![Done(Err(Errno::SRCH))] });
     await_attention();
     assert_eq!(memory.failures(), (1, vec![id]));
     // Requested calls are merged.
