@@ -1,9 +1,7 @@
-//! The event API for kprobe events, in a running mirror and in a mirror of this process. The test follows
+//! The event API for kprobe events, in a running mirror. The test follows
 //! `kernel/trace/kprobe_event_gen_test.c`, with its definitions.
 
-use std::cell::RefCell;
 use std::fs::File;
-use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use tracer_tests::host;
@@ -16,11 +14,7 @@ use tracer_user::api::kprobe::{
     kprobe_event_add_fields, kprobe_event_cmd_init, kprobe_event_delete, kprobe_event_gen_cmd_end,
     kprobe_event_gen_cmd_start, kretprobe_event_gen_cmd_end, kretprobe_event_gen_cmd_start,
 };
-use tracer_user::api::{Errno, Files, Place};
-use tracer_user::engine::facts::Facts;
-use tracer_user::engine::{self, Command, Engine, Request};
-use tracer_user::event::InstanceId;
-use tracer_user::lang::define;
+use tracer_user::api::{Errno, Files};
 
 /// The first four arguments of a function, as the kernel's test has them on this architecture.
 const ARGS: [&str; 4] = if cfg!(target_arch = "aarch64") {
@@ -29,12 +23,8 @@ const ARGS: [&str; 4] = if cfg!(target_arch = "aarch64") {
     ["dfd=%ax", "filename=%dx", "flags=%cx", "mode=+4($stack)"]
 };
 
-fn mirror() -> Result<RefCell<Engine>> {
-    Ok(RefCell::new(Engine::new(Arc::new(Facts::running()?))?))
-}
-
 /// The kernel's test, up to the hits; `listing` returns the content of `kprobe_events`.
-fn generate(place: &dyn Place, listing: &dyn Fn() -> Result<String>) -> Result<()> {
+fn generate(place: &Files, listing: &dyn Fn() -> Result<String>) -> Result<()> {
     let mut cmd = kprobe_event_cmd_init(place, MAX_DYNEVENT_CMD_LEN);
     kprobe_event_gen_cmd_start(&mut cmd, "gen_kprobe_test", "do_sys_openat2", &ARGS[..2])?;
     kprobe_event_add_fields(&mut cmd, &ARGS[2..])?;
@@ -113,36 +103,6 @@ fn generated_kprobes_trace_calls() {
         for event in ["gen_kprobe_test", "gen_kretprobe_test"] {
             kprobe_event_delete(&place, event)?;
         }
-        ensure!(listing()?.is_empty(), "{}", listing()?);
-        Ok(())
-    };
-    run().unwrap();
-}
-
-#[test]
-fn a_held_event_of_this_process_stays() {
-    let run = || -> Result<()> {
-        if !host::root_or_skip() {
-            return Ok(());
-        }
-        let mirror = mirror()?;
-        let listing = || Ok(String::from_utf8(engine::definitions(&mirror.borrow(), define::File::Kprobe))?);
-        generate(&mirror, &listing)?;
-        let execute = |command| {
-            let request = Request::own(InstanceId::TOP, command);
-            mirror.borrow_mut().execute(&request).map_err(|error| error.errno())
-        };
-        execute(Command::MakeInstance("one"))?;
-        let twice =
-            [(); 2].map(|()| trace_get_event_file(&mirror, Some("one"), "kprobes", "gen_kprobe_test"));
-        let [first, second] = twice;
-        trace_put_event_file(first?);
-        ensure!(kprobe_event_delete(&mirror, "gen_kprobe_test") == Err(Errno::BUSY), "it is held");
-        ensure!(execute(Command::RemoveInstance("one")) == Err(Errno::BUSY), "its instance is held");
-        trace_put_event_file(second?);
-        execute(Command::RemoveInstance("one"))?;
-        kprobe_event_delete(&mirror, "gen_kprobe_test")?;
-        kprobe_event_delete(&mirror, "gen_kretprobe_test")?;
         ensure!(listing()?.is_empty(), "{}", listing()?);
         Ok(())
     };

@@ -1,10 +1,7 @@
-//! The event API for synthetic events, in a running mirror and in a mirror of this process. The tests follow
+//! The event API for synthetic events, in a running mirror. The tests follow
 //! `kernel/trace/synth_event_gen_test.c`, with its values, and also check the documented contracts of the functions.
 
-use std::cell::RefCell;
-use std::sync::Arc;
-
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use tracer_tests::host;
 use tracer_tests::mirror::{Mounted, bodies, set, text};
 use tracer_user::api::dynevent::MAX_DYNEVENT_CMD_LEN;
@@ -20,13 +17,7 @@ use tracer_user::api::trace::{
     ENOTSUPP, Value, synth_event_add_next_val, synth_event_add_val, synth_event_trace,
     synth_event_trace_array, synth_event_trace_end, synth_event_trace_start,
 };
-use tracer_user::api::{Errno, Files, Place};
-use tracer_user::engine::facts::Facts;
-use tracer_user::engine::{
-    Engine,
-    records::{Filled, LineContext, Lines},
-};
-use tracer_user::event::InstanceId;
+use tracer_user::api::{Errno, Files};
 
 /// The first fields of the kernel's test, and the fields that it adds one by one.
 const FIRST: [(&str, &str); 4] =
@@ -73,7 +64,7 @@ fn seven<'a>(comm: &'a str, text: &'a str, number: i32) -> [Value<'a>; 7] {
 }
 
 /// The kernel's test; `records` returns the lines of the trace.
-fn generate(place: &dyn Place, records: &dyn Fn() -> Result<Vec<String>>) -> Result<()> {
+fn generate(place: &Files, records: &dyn Fn() -> Result<Vec<String>>) -> Result<()> {
     let file = |event: &str| trace_get_event_file(place, None, "synthetic", event);
 
     let mut cmd = synth_event_cmd_init(place, MAX_DYNEVENT_CMD_LEN);
@@ -141,7 +132,7 @@ fn generate(place: &dyn Place, records: &dyn Fn() -> Result<Vec<String>>) -> Res
 /// Checks the contracts of the functions: refused calls, calls that trace in spite of an error, and calls without
 /// effect.
 fn contracts(
-    place: &dyn Place,
+    place: &Files,
     generated: &TraceEventFile<'_>,
     created: &TraceEventFile<'_>,
     records: &dyn Fn() -> Result<Vec<String>>,
@@ -265,34 +256,6 @@ fn the_kernels_test_by_files() {
         ensure!(gone == Err(Errno::NODEV), "{gone:?}");
         trace_put_event_file(file);
         std::fs::remove_dir(&one)?;
-        Ok(())
-    };
-    run().unwrap();
-}
-
-#[test]
-fn the_kernels_test_in_this_process() {
-    let run = || -> Result<()> {
-        if !host::root_or_skip() {
-            return Ok(());
-        }
-        let mirror = RefCell::new(Engine::new(Arc::new(Facts::running()?))?);
-        let records = || {
-            let mut mirror = mirror.borrow_mut();
-            let mut text = Vec::new();
-            if let Some(mut lines) = Lines::new(&mut mirror, InstanceId::TOP, None, false) {
-                let context = LineContext::of(&mirror, InstanceId::TOP).context("the top instance")?;
-                while lines.fill(&context, &mut text, 1 << 16) != Filled::All {}
-            }
-            Ok(bodies(&String::from_utf8(text)?))
-        };
-        generate(&mirror, &records)?;
-        // An event in use cannot be deleted, whether it is enabled or not.
-        synth_event_create(&mirror, "held", &[("u64", "n")])?;
-        let file = trace_get_event_file(&mirror, None, "synthetic", "held")?;
-        ensure!(synth_event_delete(&mirror, "held") == Err(Errno::BUSY), "it is held");
-        trace_put_event_file(file);
-        synth_event_delete(&mirror, "held")?;
         Ok(())
     };
     run().unwrap();

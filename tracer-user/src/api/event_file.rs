@@ -2,19 +2,19 @@
 
 use rustix::io::Errno;
 
-use super::place::{Held, Place};
+use super::files::{Files, OpenEvent};
 
 /// An instance, which the kernel calls a trace array.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct TraceArray<'a> {
-    place: &'a dyn Place,
+    files: &'a Files,
     name: Option<String>,
 }
 
 impl<'a> TraceArray<'a> {
     /// The instance of this name; `None` names the top instance.
-    pub fn named(place: &'a dyn Place, name: Option<&str>) -> Self {
-        Self { place, name: name.map(str::to_owned) }
+    pub fn named(files: &'a Files, name: Option<&str>) -> Self {
+        Self { files, name: name.map(str::to_owned) }
     }
 
     /// Its name; `None` for the top instance.
@@ -23,20 +23,13 @@ impl<'a> TraceArray<'a> {
     }
 }
 
-impl std::fmt::Debug for TraceArray<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TraceArray").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-/// A reference to an event of an instance. Until it is dropped, the instance cannot be removed. In a mirror of this
-/// process, the event cannot be deleted either.
+/// A reference to an event of an instance. Until it is dropped, the instance cannot be removed.
 #[derive(Debug)]
 pub struct TraceEventFile<'a> {
     tr: TraceArray<'a>,
     system: String,
     event: String,
-    held: Box<dyn Held + 'a>,
+    opened: OpenEvent,
 }
 
 impl<'a> TraceEventFile<'a> {
@@ -45,8 +38,8 @@ impl<'a> TraceEventFile<'a> {
         &self.tr
     }
 
-    pub(super) fn held(&self) -> &dyn Held {
-        &*self.held
+    pub(super) fn opened(&self) -> &OpenEvent {
+        &self.opened
     }
 
     /// `system:event`.
@@ -60,14 +53,14 @@ impl<'a> TraceEventFile<'a> {
 /// # Errors
 /// `ENOENT` if the instance does not exist, `EINVAL` if the event does not exist.
 pub fn trace_get_event_file<'a>(
-    place: &'a dyn Place,
+    files: &'a Files,
     instance: Option<&str>,
     system: &str,
     event: &str,
 ) -> Result<TraceEventFile<'a>, Errno> {
-    let held = place.hold(instance, system, event)?;
-    let tr = TraceArray::named(place, instance);
-    Ok(TraceEventFile { tr, system: system.to_owned(), event: event.to_owned(), held })
+    let opened = files.open(instance, system, event)?;
+    let tr = TraceArray::named(files, instance);
+    Ok(TraceEventFile { tr, system: system.to_owned(), event: event.to_owned(), opened })
 }
 
 /// Releases an event, as dropping it does.
@@ -85,5 +78,5 @@ pub fn trace_array_set_clr_event(
     event: Option<&str>,
     enable: bool,
 ) -> Result<(), Errno> {
-    tr.place.set_events(tr.name(), system, event, enable)
+    tr.files.set_events(tr.name(), system, event, enable)
 }

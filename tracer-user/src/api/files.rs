@@ -1,4 +1,4 @@
-//! Events of a running mirror or of the kernel's tracefs, accessed through their files.
+//! Access to the events of a running mirror or of the kernel's tracefs, through their files.
 
 use std::{
     fs::File,
@@ -9,13 +9,9 @@ use std::{
 
 use rustix::io::Errno;
 
-use super::{
-    dynevent::DyneventType,
-    place::{Held, Place, SynthField, fields, line},
-    wire,
-};
+use super::{dynevent::DyneventType, wire};
 use crate::event::{
-    Format,
+    Field, FieldClass, Format,
     synthetic::{SYSTEM, Value},
 };
 
@@ -28,21 +24,29 @@ pub struct Files {
 /// An event of an instance. An open file prevents the removal of the instance. If the event is deleted, further calls
 /// fail with `ENODEV`.
 #[derive(Debug)]
-struct OpenEvent {
+pub(super) struct OpenEvent {
     dir: PathBuf,
     enable: File,
     /// Accepts values; synthetic events only.
     values: Option<File>,
 }
 
-impl Held for OpenEvent {
-    fn is_on(&self) -> Result<bool, Errno> {
+impl OpenEvent {
+    /// Whether it is enabled, and no trigger has disabled it.
+    ///
+    /// # Errors
+    /// `ENODEV` if it was deleted.
+    pub(super) fn is_on(&self) -> Result<bool, Errno> {
         let mut state = [0];
         self.enable.read_exact_at(&mut state, 0).map_err(|error| errno(&error))?;
         Ok(state == *b"1")
     }
 
-    fn is_recording(&self) -> Result<bool, Errno> {
+    /// Whether its instance records at the moment.
+    ///
+    /// # Errors
+    /// The error of reading `tracing_on`.
+    pub(super) fn is_recording(&self) -> Result<bool, Errno> {
         // The event's directory is INSTANCE/events/SYSTEM/EVENT.
         let instance = self.dir.ancestors().nth(3).ok_or(Errno::INVAL)?;
         let state = std::fs::read(instance.join("tracing_on"))
@@ -50,7 +54,11 @@ impl Held for OpenEvent {
         Ok(state.starts_with(b"1"))
     }
 
-    fn fields(&self) -> Result<Vec<SynthField>, Errno> {
+    /// The fields of a synthetic event.
+    ///
+    /// # Errors
+    /// `EINVAL` for an event that is not synthetic, `ENODEV` if it was deleted.
+    pub(super) fn fields(&self) -> Result<Vec<SynthField>, Errno> {
         if self.values.is_none() {
             return Err(Errno::INVAL);
         }
@@ -59,7 +67,12 @@ impl Held for OpenEvent {
         Format::parse(SYSTEM, &text).map(|format| fields(&format)).map_err(|_| Errno::IO)
     }
 
-    fn emit(&self, values: &[Value<'_>]) -> Result<(), Errno> {
+    /// Emits a synthetic event, if it is enabled.
+    ///
+    /// # Errors
+    /// `EINVAL` for an event that is not synthetic, for values that do not match its fields, and while the instance
+    /// does not record; `ENODEV` if it was deleted.
+    pub(super) fn emit(&self, values: &[Value<'_>]) -> Result<(), Errno> {
         let mut file = self.values.as_ref().ok_or(Errno::INVAL)?;
         let mut bytes = Vec::new();
         for value in values {
@@ -108,10 +121,12 @@ impl Files {
         let dir = self.root.join("instances").join(component(name).ok_or(Errno::NOENT)?);
         if dir.is_dir() { Ok(dir) } else { Err(Errno::NOENT) }
     }
-}
 
-impl Place for Files {
-    fn run(&self, kind: DyneventType, command: &str) -> Result<(), Errno> {
+    /// Runs a finished command of a kind.
+    ///
+    /// # Errors
+    /// The kernel's errors for that command.
+    pub(super) fn run(&self, kind: DyneventType, command: &str) -> Result<(), Errno> {
         let file = match kind {
             DyneventType::Synth => "synthetic_events",
             DyneventType::Kprobe => "kprobe_events",
@@ -119,7 +134,11 @@ impl Place for Files {
         append(&self.root.join(file), &line(command)?)
     }
 
-    fn hold(&self, instance: Option<&str>, system: &str, event: &str) -> Result<Box<dyn Held + '_>, Errno> {
+    /// Opens an event of an instance; `None` names the top instance.
+    ///
+    /// # Errors
+    /// `ENOENT` if the instance does not exist, `EINVAL` if the event does not exist.
+    pub(super) fn open(&self, instance: Option<&str>, system: &str, event: &str) -> Result<OpenEvent, Errno> {
         let names = component(system).zip(component(event)).ok_or(Errno::INVAL)?;
         let dir = self.instance(instance)?.join("events").join(names.0).join(names.1);
         let enable = File::open(dir.join("enable")).map_err(|error| match errno(&error) {
@@ -131,10 +150,14 @@ impl Place for Files {
             Err(error) if errno(&error) == Errno::NOENT => None,
             Err(error) => return Err(errno(&error)),
         };
-        Ok(Box::new(OpenEvent { dir, enable, values }))
+        Ok(OpenEvent { dir, enable, values })
     }
 
-    fn set_events(
+    /// Enables or disables events of an instance. Names match literally; `None` matches all.
+    ///
+    /// # Errors
+    /// `ENOENT` if the instance does not exist, `EINVAL` if no event matches.
+    pub(super) fn set_events(
         &self,
         instance: Option<&str>,
         system: Option<&str>,
@@ -150,6 +173,48 @@ impl Place for Files {
     }
 }
 
+/// The kind of value of a synthetic event's field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldKind {
+    /// A number.
+    Number,
+    /// A text of fixed length.
+    Text,
+    /// A text of variable length.
+    DynText,
+    /// A stack of addresses.
+    Stack,
+}
+
+/// A field of a synthetic event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SynthField {
+    /// Name.
+    pub name: String,
+    /// The kind of its value.
+    pub kind: FieldKind,
+}
+
+/// The fields of a format.
+fn fields(format: &Format) -> Vec<SynthField> {
+    let kind = |field: &Field| match field.class {
+        FieldClass::StaticString => FieldKind::Text,
+        FieldClass::DynString => FieldKind::DynText,
+        _ if field.is_data_loc() => FieldKind::Stack,
+        _ => FieldKind::Number,
+    };
+    format.fields.iter().map(|field| SynthField { name: field.name.clone(), kind: kind(field) }).collect()
+}
+
+/// Makes a command fit on one line. Whitespace of any kind separates words, so newlines become blanks. A command with
+/// a `#` would be cut there, and no valid definition has one.
+fn line(command: &str) -> Result<String, Errno> {
+    if command.contains(['#', '\0']) {
+        return Err(Errno::INVAL);
+    }
+    Ok(command.replace(['\n', '\r'], " ") + "\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,8 +225,15 @@ mod tests {
             assert_eq!(component(name), None, "{name:?}");
         }
         let files = Files::at("/nonexistent");
-        assert_eq!(files.hold(Some("../.."), "a", "b").map(drop), Err(Errno::NOENT));
-        assert_eq!(files.hold(None, "..", "b").map(drop), Err(Errno::INVAL));
+        assert_eq!(files.open(Some("../.."), "a", "b").map(drop), Err(Errno::NOENT));
+        assert_eq!(files.open(None, "..", "b").map(drop), Err(Errno::INVAL));
         assert_eq!(files.set_events(None, Some("a"), Some("b c:d"), true), Err(Errno::INVAL));
+    }
+
+    #[test]
+    fn a_command_stays_one_command() {
+        assert_eq!(line("p:a/b do_x\n-:other/event"), Ok("p:a/b do_x -:other/event\n".to_owned()));
+        assert_eq!(line("p:a/b do_x # y"), Err(Errno::INVAL));
+        assert_eq!(line("p:a/b do_x\0"), Err(Errno::INVAL));
     }
 }

@@ -19,15 +19,15 @@ use super::{
         DyneventCmd, DyneventType, dynevent_arg_add, dynevent_arg_init, dynevent_cmd_init, dynevent_create,
         dynevent_str_add,
     },
-    place::Place,
+    files::Files,
 };
 
 /// Maximum number of arguments of a probe (`MAX_TRACE_ARGS`).
 pub const MAX_TRACE_ARGS: usize = 128;
 
 /// Begins a command that defines a kprobe event.
-pub fn kprobe_event_cmd_init(place: &dyn Place, maxlen: usize) -> DyneventCmd<'_> {
-    dynevent_cmd_init(maxlen, DyneventType::Kprobe, |text| place.run(DyneventType::Kprobe, text))
+pub fn kprobe_event_cmd_init(files: &Files, maxlen: usize) -> DyneventCmd<'_> {
+    dynevent_cmd_init(maxlen, DyneventType::Kprobe, |text| files.run(DyneventType::Kprobe, text))
 }
 
 /// Sets the name of a kprobe event in the group `kprobes`, the location of the probe, and the first fields.
@@ -114,11 +114,11 @@ pub fn kretprobe_event_gen_cmd_end(cmd: &mut DyneventCmd<'_>) -> Result<(), Errn
 ///
 /// # Errors
 /// `ENOENT` if it does not exist, `EBUSY` while it is enabled or held.
-pub fn kprobe_event_delete(place: &dyn Place, name: &str) -> Result<(), Errno> {
+pub fn kprobe_event_delete(files: &Files, name: &str) -> Result<(), Errno> {
     if name.contains(char::is_whitespace) {
         return Err(Errno::INVAL);
     }
-    place.run(DyneventType::Kprobe, &format!("-:{name}"))
+    files.run(DyneventType::Kprobe, &format!("-:{name}"))
 }
 
 #[cfg(test)]

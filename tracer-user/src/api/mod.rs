@@ -4,25 +4,22 @@
 //!   iterator of typed [`Event`]s. Start at [`Recording::builder`].
 //! - The trace event API defines, deletes, enables and emits events, with the names and contracts that the kernel
 //!   gives its own code (Documentation/trace/events.rst, "In-kernel trace event API"). A NULL-terminated list of the
-//!   kernel is a slice here, an error number is the `Err` of a result, and a buffer with a length is a bound. A
-//!   [`Place`] gives access to the events, for example the [`Files`] of a running mirror. [`dynevent`] builds
-//!   commands that define dynamic events; [`synth`] and [`kprobe`] build those of synthetic and kprobe events.
-//!   [`event_file`] enables events, and [`trace`] emits synthetic ones.
+//!   kernel is a slice here, an error number is the `Err` of a result, and a buffer with a length is a bound. The
+//!   [`Files`] of a running mirror give access to the events. [`dynevent`] builds commands that define dynamic events;
+//!   [`synth`] and [`kprobe`] build those of synthetic and kprobe events. [`event_file`] enables events, and [`trace`]
+//!   emits synthetic ones.
 
 pub mod dynevent;
 pub mod event_file;
 mod files;
 pub mod kprobe;
-mod own;
-mod place;
 mod record;
 pub mod synth;
 pub mod trace;
 pub mod wire;
 
 pub use crate::render::{CpuSet, FieldValue, Numbers};
-pub use files::Files;
-pub use place::{FieldKind, Held, Place, SynthField};
+pub use files::{FieldKind, Files, SynthField};
 pub use record::{
     Event, EventCounts, Received, RecordError, RecordErrorKind, Recording, RecordingBuilder, Stopper, Summary,
 };

@@ -24,7 +24,7 @@ use super::{
         DyneventArgPair, DyneventCmd, DyneventType, MAX_DYNEVENT_CMD_LEN, dynevent_arg_add,
         dynevent_arg_init, dynevent_arg_pair_add, dynevent_arg_pair_init, dynevent_cmd_init, dynevent_create,
     },
-    place::Place,
+    files::Files,
 };
 pub use crate::event::synthetic::FIELDS_MAX as SYNTH_FIELDS_MAX;
 use crate::event::synthetic::Member;
@@ -33,8 +33,8 @@ use crate::event::synthetic::Member;
 pub type SynthFieldDesc<'a> = (&'a str, &'a str);
 
 /// Begins a command that defines a synthetic event.
-pub fn synth_event_cmd_init(place: &dyn Place, maxlen: usize) -> DyneventCmd<'_> {
-    dynevent_cmd_init(maxlen, DyneventType::Synth, |text| place.run(DyneventType::Synth, text))
+pub fn synth_event_cmd_init(files: &Files, maxlen: usize) -> DyneventCmd<'_> {
+    dynevent_cmd_init(maxlen, DyneventType::Synth, |text| files.run(DyneventType::Synth, text))
 }
 
 /// Sets the name of a synthetic event and its first fields, if any.
@@ -127,8 +127,8 @@ pub fn synth_event_gen_cmd_end(cmd: &mut DyneventCmd<'_>) -> Result<(), Errno> {
 ///
 /// # Errors
 /// As for [`synth_event_gen_cmd_start`] and [`synth_event_gen_cmd_end`].
-pub fn synth_event_create(place: &dyn Place, name: &str, fields: &[SynthFieldDesc<'_>]) -> Result<(), Errno> {
-    let mut cmd = synth_event_cmd_init(place, MAX_DYNEVENT_CMD_LEN);
+pub fn synth_event_create(files: &Files, name: &str, fields: &[SynthFieldDesc<'_>]) -> Result<(), Errno> {
+    let mut cmd = synth_event_cmd_init(files, MAX_DYNEVENT_CMD_LEN);
     synth_event_gen_cmd_array_start(&mut cmd, name, fields)?;
     synth_event_gen_cmd_end(&mut cmd)
 }
@@ -137,11 +137,11 @@ pub fn synth_event_create(place: &dyn Place, name: &str, fields: &[SynthFieldDes
 ///
 /// # Errors
 /// `ENOENT` if it does not exist, `EBUSY` while it is enabled, held, or used by a histogram.
-pub fn synth_event_delete(place: &dyn Place, name: &str) -> Result<(), Errno> {
+pub fn synth_event_delete(files: &Files, name: &str) -> Result<(), Errno> {
     if name.is_empty() || name.contains([' ', '\t', '\n', ';']) {
         return Err(Errno::NOENT);
     }
-    place.run(DyneventType::Synth, &format!("!{name}"))
+    files.run(DyneventType::Synth, &format!("!{name}"))
 }
 
 #[cfg(test)]

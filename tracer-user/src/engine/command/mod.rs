@@ -149,12 +149,6 @@ fn hold(
     match command {
         HoldCommand::Instance => engine.instances.hold(instance)?,
         HoldCommand::ReleaseInstance => engine.instances.release(instance),
-        HoldCommand::Event(event) => engine.registry.hold(event),
-        HoldCommand::ReleaseEvent(event) => {
-            if engine.registry.release(event) {
-                engine.user.mark_unheld(event);
-            }
-        }
         HoldCommand::Pipe(cpu) => engine.instances.take_pipe(instance, cpu)?,
         HoldCommand::ReleasePipe(cpu) => engine.instances.give_pipe(instance, cpu),
         HoldCommand::Pause | HoldCommand::Resume => {

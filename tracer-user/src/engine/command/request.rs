@@ -218,10 +218,6 @@ pub enum HoldCommand {
     Instance,
     /// Releases a reference to the instance.
     ReleaseInstance,
-    /// Takes a reference to an event, which prevents its deletion.
-    Event(EventId),
-    /// Releases a reference to an event.
-    ReleaseEvent(EventId),
     /// Reserves the `trace_pipe` of one CPU, or of all, for one reader.
     Pipe(Option<u32>),
     /// Ends a reservation of a `trace_pipe`.

@@ -126,7 +126,7 @@ impl DynamicEvents {
         Arc::make_mut(&mut self.set)
     }
 
-    /// Marks the probes in use: their events are enabled or held, or targets of event probes.
+    /// Marks the probes in use: their events are enabled, or targets of event probes.
     pub(super) fn mark_busy(&mut self, is_busy: impl Fn(EventId) -> bool) {
         let targets = self.set.probes().iter().filter_map(|defined| match &defined.probe.event.target {
             Target::Event { system, name, .. } => Some((system.clone(), name.clone())),

@@ -4,7 +4,7 @@
 //! in [`EventChanges`], which the engine applies, even if the change itself fails half-way.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::HashSet,
     os::fd::{AsFd, OwnedFd},
     sync::Arc,
 };
@@ -39,8 +39,6 @@ pub struct EventRegistry {
     dynamic: DynamicEvents,
     synthetic: SyntheticEvents,
     programs: ProgramEvents,
-    /// References to events (`trace_event_try_get_ref()`).
-    held: BTreeMap<EventId, usize>,
     /// Reports loaded and unloaded modules, if the kernel does.
     modules: Option<modules::Changes>,
 }
@@ -67,7 +65,6 @@ impl EventRegistry {
             dynamic: DynamicEvents::default(),
             synthetic: SyntheticEvents::default(),
             programs: ProgramEvents::default(),
-            held: BTreeMap::new(),
             modules: None,
         }
     }
@@ -277,7 +274,7 @@ impl EventRegistry {
     }
 
     /// Applies a write to `program_events`: a path adds its events, a path after `-` removes them. Enabled events
-    /// (`is_enabled`) and held events cannot be removed. An empty write removes the events of all programs.
+    /// (`is_enabled`) cannot be removed. An empty write removes the events of all programs.
     ///
     /// # Errors
     /// The error of the first refused line: `EINVAL` for a file without events and for a relative path, `EEXIST` for
@@ -291,13 +288,12 @@ impl EventRegistry {
         is_enabled: &dyn Fn(EventId) -> bool,
         changes: &mut EventChanges,
     ) -> Result<(), CommandError> {
-        let Self { programs, table, held, .. } = self;
-        let is_busy = |event| held.contains_key(&event) || is_enabled(event);
+        let Self { programs, table, .. } = self;
         match written {
             Some((written, files, owner)) => {
-                programs.apply(written, (files, facts, owner), &is_busy, (table, changes))
+                programs.apply(written, (files, facts, owner), is_enabled, (table, changes))
             }
-            None => programs.clear(&is_busy, (table, changes)),
+            None => programs.clear(is_enabled, (table, changes)),
         }
     }
 
@@ -321,34 +317,11 @@ impl EventRegistry {
         self.programs.add_alike(path, facts, &mut self.table)
     }
 
-    /// Takes a reference to an event, which prevents its removal.
-    pub(crate) fn hold(&mut self, event: EventId) {
-        *self.held.entry(event).or_default() += 1;
-    }
-
-    /// Releases a reference. Returns whether it was the last one.
-    pub(crate) fn release(&mut self, event: EventId) -> bool {
-        let Some(times) = self.held.get_mut(&event) else { return false };
-        *times -= 1;
-        let last = *times == 0;
-        if last {
-            self.held.remove(&event);
-        }
-        last
-    }
-
-    /// Whether there are references to an event.
-    pub(crate) fn is_held(&self, event: EventId) -> bool {
-        self.held.contains_key(&event)
-    }
-
-    /// Marks the definitions in use: their events are enabled, held, or targets of event probes.
+    /// Marks the definitions in use: their events are enabled, or targets of event probes.
     pub(crate) fn mark_busy(&mut self, is_enabled: impl Fn(EventId) -> bool) {
-        let held = &self.held;
-        let is_busy = |event| held.contains_key(&event) || is_enabled(event);
-        self.dynamic.mark_busy(is_busy);
+        self.dynamic.mark_busy(&is_enabled);
         let dynamic = &self.dynamic;
-        self.synthetic.mark_busy(|name, event| is_busy(event) || dynamic.is_probed_synthetic(name));
+        self.synthetic.mark_busy(|name, event| is_enabled(event) || dynamic.is_probed_synthetic(name));
     }
 
     /// Compares the kernel's events with `available_events`, which changes with modules. Removes events that no

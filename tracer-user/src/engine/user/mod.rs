@@ -145,7 +145,7 @@ fn update_enabled(user: &mut UserEvents, instances: &Instances) {
 /// Removes an event that has lost its last holder, or releases the charges of payers that do not hold it any more.
 fn drop_holder(engine: &mut Engine, event: EventId) {
     let lasts = engine.user.known.get(&event).is_none_or(|known| known.persists);
-    if !lasts && !engine.user.is_busy(event, &engine.registry, &engine.instances) {
+    if !lasts && !engine.user.is_busy(event, &engine.instances) {
         return remove(engine, event);
     }
     engine.user.settle_payers(event);
@@ -202,7 +202,7 @@ pub fn delete(engine: &mut Engine, name: &[u8], payer: u32, capable: bool) -> Re
         return Err(ErrorKind::NotFound.into());
     }
     for event in named {
-        if engine.user.is_busy(event, &engine.registry, &engine.instances) {
+        if engine.user.is_busy(event, &engine.instances) {
             return Err(ErrorKind::Busy.into());
         }
         let is_own = |known: &Known| known.maker == payer;
@@ -263,7 +263,7 @@ pub(crate) fn delete_line(engine: &mut Engine, line: &Line<'_>) -> Result<usize,
     let mut gone = 0;
     for event in engine.user.named(name) {
         if engine.user.known.get(&event).is_some_and(|known| known.event.matches_deletion(&words)) {
-            if engine.user.is_busy(event, &engine.registry, &engine.instances) {
+            if engine.user.is_busy(event, &engine.instances) {
                 return Err(ErrorKind::Busy.into());
             }
             remove(engine, event);
@@ -284,5 +284,5 @@ pub(crate) fn clear(engine: &mut Engine) {
 /// Whether any user event has a holder.
 pub(crate) fn is_any_busy(engine: &mut Engine) -> bool {
     learn(engine);
-    engine.user.known.keys().any(|event| engine.user.is_busy(*event, &engine.registry, &engine.instances))
+    engine.user.known.keys().any(|event| engine.user.is_busy(*event, &engine.instances))
 }

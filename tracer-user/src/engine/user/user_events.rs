@@ -14,7 +14,6 @@ use crate::{
         facts::Facts,
         instances::Instances,
         quota::{Charge, Kind, Quotas},
-        registry::EventRegistry,
     },
     event::{EventId, InstanceId, user::Event},
 };
@@ -189,9 +188,8 @@ impl UserEvents {
     }
 
     /// Whether an event has a holder: a file, a process, or an instance that has it enabled.
-    pub(super) fn is_busy(&self, event: EventId, registry: &EventRegistry, instances: &Instances) -> bool {
-        registry.is_held(event)
-            || instances.is_enabled(event)
+    pub(super) fn is_busy(&self, event: EventId, instances: &Instances) -> bool {
+        instances.is_enabled(event)
             || self.spaces.is_used(event)
             || self.known.get(&event).is_some_and(Known::has_files)
     }
@@ -212,11 +210,6 @@ impl UserEvents {
         {
             charge.pass_to(payer);
         }
-    }
-
-    /// Marks an event that may have lost its last holder.
-    pub(crate) fn mark_unheld(&mut self, event: EventId) {
-        self.unheld.push(event);
     }
 
     /// Whether there are no user events.
