@@ -33,7 +33,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// An [`Error::Io`].
     pub(crate) fn io(path: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self::Io { path: path.into(), source: source.into() }
     }

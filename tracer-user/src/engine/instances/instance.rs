@@ -93,7 +93,6 @@ pub struct Instance {
     pub(crate) pipes: Vec<Option<u32>>,
     expanded: bool,
     page: PageSize,
-    /// The lists of threads.
     pub(crate) threads: ThreadLists,
     /// Number of records so far, for the clock that counts them.
     pub(crate) counted: u64,

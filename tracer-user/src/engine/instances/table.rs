@@ -114,7 +114,6 @@ impl Instances {
         Ok(())
     }
 
-    /// Adds an instance.
     pub(crate) fn add(&mut self, mut instance: Instance) -> InstanceId {
         instance.buffer.count_kinds(&self.kinds);
         let id = InstanceId::new(self.next);
@@ -123,7 +122,6 @@ impl Instances {
         id
     }
 
-    /// Removes an instance.
     pub(crate) fn remove(&mut self, instance: InstanceId) -> Option<Instance> {
         self.all.remove(&instance)
     }

@@ -48,7 +48,6 @@ impl Kind {
     }
 }
 
-/// A trigger.
 #[derive(Clone, Debug)]
 pub(crate) struct InstalledTrigger {
     pub(crate) kind: Kind,
@@ -108,7 +107,6 @@ pub(crate) struct TriggerList {
 }
 
 impl TriggerList {
-    /// The triggers of an event.
     pub(crate) fn of(&self, event: EventId) -> &[InstalledTrigger] {
         self.of.get(&event).map_or(&[], Vec::as_slice)
     }

@@ -120,7 +120,6 @@ mod tests {
         (event, id)
     }
 
-    /// Records an event in an instance.
     fn record(engine: &mut Engine, instance: InstanceId, event: EventId, id: u16) {
         let state = engine.instances.state(instance).unwrap();
         state.recorded.insert(event);

@@ -14,7 +14,6 @@ use crate::{
     render::Printer,
 };
 
-/// A taken id.
 #[derive(Clone, Debug)]
 struct TakenId {
     /// The event's number; `None` once the event is deleted.
@@ -22,7 +21,6 @@ struct TakenId {
     printer: Arc<Printer>,
 }
 
-/// The ids.
 #[derive(Clone, Debug)]
 pub(super) struct DefinedIds {
     taken: HashMap<u16, TakenId>,
@@ -53,7 +51,6 @@ impl DefinedIds {
         self.unused.first().copied().or(fresh).or_else(|| self.used.front().copied())
     }
 
-    /// Takes an id for an event.
     pub(super) fn take(&mut self, id: u16, event: EventId, printer: &Arc<Printer>) {
         if id >= self.next {
             self.unused.extend(self.next..id);

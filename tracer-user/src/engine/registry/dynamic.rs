@@ -73,7 +73,6 @@ impl DynamicEvents {
         self.numbers.values().copied()
     }
 
-    /// The event of a probe.
     pub(crate) fn number(&self, probe: &Probe) -> Option<EventId> {
         self.numbers.get(&(probe.event.group.clone(), probe.event.name.clone())).copied()
     }

@@ -128,7 +128,6 @@ impl EventRegistry {
         self.table.add(made)
     }
 
-    /// Removes an event.
     pub(crate) fn remove(&mut self, event: EventId, changes: &mut EventChanges) {
         self.table.remove(event, changes);
     }

@@ -42,7 +42,6 @@ impl Profile {
         self.counting.get(&event).is_some_and(|(counting, _)| *counting == instance)
     }
 
-    /// Forgets an event.
     pub(crate) fn forget(&mut self, event: EventId) {
         self.counting.remove(&event);
         self.past.remove(&event);

@@ -18,7 +18,6 @@ use crate::{
     sys::bpf::pin::PinDir,
 };
 
-/// The published events.
 #[derive(Debug)]
 pub(crate) struct PublishedEvents {
     /// The path of the directory, which is removed at the end. Everything else uses `opened`.

@@ -22,7 +22,6 @@ use crate::{
 pub(crate) struct DefinitionOwner<'a> {
     /// The quotas of all clients.
     pub(crate) quotas: &'a Quotas,
-    /// Its payer.
     pub(crate) payer: u32,
 }
 
@@ -36,7 +35,6 @@ impl DefinitionOwner<'_> {
     }
 }
 
-/// A removed event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RemovedEvent {
     /// Its number.
@@ -48,7 +46,6 @@ pub(crate) struct RemovedEvent {
 /// A deleted event that may have records.
 #[derive(Debug)]
 pub(crate) struct DeletedEvent {
-    /// The instances that recorded it.
     pub(crate) recorded_in: Vec<InstanceId>,
     /// The time of its deletion (`CLOCK_MONOTONIC`).
     pub(crate) since: u64,
@@ -63,9 +60,7 @@ pub(crate) struct DeletedEvent {
 pub(crate) struct EventDefinition {
     /// The payer of the deleted event.
     pub(crate) payer: u32,
-    /// Its name.
     pub(crate) name: String,
-    /// Its fields.
     pub(crate) fields: String,
     /// Whether other events may have its name.
     pub(crate) is_multi: bool,
@@ -74,7 +69,6 @@ pub(crate) struct EventDefinition {
 /// A deleted event that is defined again.
 #[derive(Debug)]
 pub(crate) struct RevivedEvent {
-    /// Its id.
     pub(crate) id: u16,
     /// The number in its name.
     pub(crate) number: Option<u64>,
@@ -85,7 +79,6 @@ pub(crate) struct RevivedEvent {
 }
 
 impl RevivedEvent {
-    /// Takes a charge of this kind.
     pub(crate) fn take_charge(&mut self, kind: Kind) -> Option<Charge> {
         let place = self.charges.iter().position(|charge| charge.kind() == kind)?;
         Some(self.charges.swap_remove(place))
@@ -95,7 +88,6 @@ impl RevivedEvent {
 /// The consequences of a change of definitions for instances.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct EventChanges {
-    /// Removed events.
     pub(crate) removed: Vec<RemovedEvent>,
     /// Events whose probes changed.
     pub(crate) redefined: Vec<EventId>,

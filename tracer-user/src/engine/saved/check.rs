@@ -275,7 +275,6 @@ mod tests {
         assert!(matches!(Saved::parse(&vec![b' '; BYTES_MAX + 1]), Err(SavedError::TooLong)));
     }
 
-    /// Any JSON.
     fn any_json() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             Just(Value::Null),

@@ -76,7 +76,6 @@ pub struct Caller {
     pub head: [u8; 8],
 }
 
-/// A job for the owner of the engine.
 pub(super) type OwnerJob = Box<dyn FnOnce(&mut Engine) + Send>;
 /// Queues a job for the owner of the engine. At the daemon's end the job is dropped.
 pub type Access = Arc<dyn Fn(OwnerJob) + Send + Sync>;

@@ -54,7 +54,6 @@ impl Page {
         Some(free as u32)
     }
 
-    /// Frees a bit.
     pub(super) fn free(&mut self, bit: u32) {
         self.set(bit, false);
         if let Some(given) = self.given.get_mut(bit as usize) {

@@ -118,7 +118,6 @@ fn reserve_new(
     Ok(ReservedEvent { id, number: None, recorded_in: Vec::new(), charge, holding })
 }
 
-/// Charges a payer for the bytes of a definition.
 fn definition_bytes(quotas: &Quotas, payer: u32, bytes: usize) -> Result<Charge, CommandError> {
     quotas.charge(payer, Kind::DefinitionBytes, bytes).map_err(|_| ErrorKind::NoMemory.into())
 }

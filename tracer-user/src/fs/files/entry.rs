@@ -32,7 +32,6 @@ pub(crate) enum Subject {
 /// The instance and the object of a file, and its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct At {
-    /// The instance.
     pub(crate) instance: InstanceId,
     /// The object in the instance.
     pub(crate) subject: Subject,
@@ -204,7 +203,6 @@ pub(crate) enum ReadKind {
 /// A file of a table.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry {
-    /// The name.
     pub(crate) name: &'static str,
     /// Permissions.
     pub(crate) mode: u16,

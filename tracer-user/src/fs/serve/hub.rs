@@ -149,7 +149,6 @@ impl Hub {
         &self.jobs
     }
 
-    /// The payer of a request ([`Payers`]).
     pub(crate) fn payer(&self, request: &Request) -> u32 {
         self.payers.payer(request.uid(), request.pid())
     }

@@ -32,7 +32,6 @@ const LOOKED_AT: usize = 256;
 /// The payer of the daemon's own jobs, which no client has.
 pub(crate) const OWN: u32 = u32::MAX;
 
-/// A tree of a borrowed engine.
 pub(crate) type BorrowedTree<'a> = Tree<&'a mut Engine>;
 /// A tree that cannot change the engine.
 pub(crate) type View<'a> = Tree<&'a Engine>;

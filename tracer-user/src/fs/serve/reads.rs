@@ -31,7 +31,6 @@ pub(crate) const PATIENCE: u32 = 64;
 /// Maximum number of times, 1 ms apart, that a running thread is checked for a wait in a system call.
 const CHECKS_MAX: u32 = 50;
 
-/// A read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Read {
     pub(crate) payer: u32,

@@ -18,7 +18,6 @@ const THREADS_MAX: usize = 4;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// The threads.
 #[derive(Debug, Default)]
 pub(crate) struct TextThreads {
     work: Mutex<Option<Sender<Work>>>,

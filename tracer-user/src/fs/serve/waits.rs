@@ -70,7 +70,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Waits {
-    /// Adds a read.
     pub(crate) fn add(&self, read: Waiting) {
         self.count.fetch_add(1, Ordering::AcqRel);
         lock(&self.reads).push(read);

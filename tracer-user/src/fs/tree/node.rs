@@ -36,7 +36,6 @@ pub(crate) enum Dir {
 /// A file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
-    /// The instance.
     pub(crate) instance: InstanceId,
     /// The directory.
     pub(crate) dir: Dir,

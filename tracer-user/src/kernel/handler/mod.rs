@@ -108,7 +108,6 @@ fn origin_of_all(paths: &[&Path], depth: usize, of: &dyn Fn(&Path) -> Origin) ->
     }
 }
 
-/// The origin of bytes on one path.
 fn origin(path: &Path, offset: i64, bytes: usize) -> Origin {
     let parts: BTreeMap<i64, (u8, &Value)> = path
         .record()

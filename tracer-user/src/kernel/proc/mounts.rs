@@ -49,7 +49,6 @@ impl Mount {
         text.split(|byte| *byte == b'\n').filter_map(Self::parse)
     }
 
-    /// Parses a line.
     fn parse(line: &[u8]) -> Option<Self> {
         let mut words = line.split(|byte| *byte == b' ');
         let id = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;

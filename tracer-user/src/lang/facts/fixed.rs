@@ -44,7 +44,6 @@ const SWITCH: &str = "name: sched_switch\nID: 300\nformat:\n\
     \tfield:pid_t prev_pid;\toffset:24;\tsize:4;\tsigned:1;\n\
     \tfield:char next_comm[16];\toffset:40;\tsize:16;\tsigned:0;\n\nprint fmt: \"\"\n";
 
-/// A file with this inode.
 fn file(regular: bool, inode: u64) -> FileFact {
     FileFact { regular, identity: (1, inode), symbol: None, opened: None }
 }
