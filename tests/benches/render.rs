@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tracer_tests::frozen::facts::{self, Facts};
 use tracer_tests::frozen::golden::{Golden, WithVariables};
 use tracer_user::render::line::{Options, Stamp, Tasks};
-use tracer_user::render::{LineWriter, Printer, Sink, json};
+use tracer_user::render::{LineWriter, Printer, TextBuffer, json};
 
 const EVENTS: [&str; 8] = [
     "sched:sched_switch",
@@ -54,8 +54,8 @@ fn since(start: Duration) -> Duration {
 }
 
 /// Lines per second in the best round.
-fn measure(mut batch: impl FnMut(&mut Sink)) -> f64 {
-    let mut out = Sink::default();
+fn measure(mut batch: impl FnMut(&mut TextBuffer)) -> f64 {
+    let mut out = TextBuffer::default();
     let mut best: f64 = 0.0;
     for _ in 0..ROUNDS {
         let start = used();

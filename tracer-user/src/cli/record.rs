@@ -22,7 +22,7 @@ use crate::{
     },
     fs,
     render::{
-        LineWriter, Sink, json,
+        LineWriter, TextBuffer, json,
         line::{self, BufferInfo, Stamp},
     },
 };
@@ -124,7 +124,7 @@ fn drive(
 /// The output and its options.
 struct Output {
     to: Box<dyn Write>,
-    text: Sink,
+    text: TextBuffer,
     writer: LineWriter,
     json: bool,
     left: Option<u64>,
@@ -152,7 +152,7 @@ impl Output {
             fields: args.fields,
             ..line::Options::for_kernel(facts.version())
         };
-        let mut text = Sink::default();
+        let mut text = TextBuffer::default();
         if !args.json && !args.quiet && !args.bin {
             let mut header = Vec::new();
             line::header(&mut header, &options, BufferInfo { entries: 0, written: 0, cpus: facts.cpus() });

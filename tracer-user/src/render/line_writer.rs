@@ -8,7 +8,7 @@ use super::{
     latency::Position,
     line::{self, Entry, Options, Stamp, Tasks},
     printer::Printer,
-    sink::Sink,
+    text_buffer::TextBuffer,
 };
 
 /// Lines before contexts are kept: the memory for them costs as much as some lines, and many readers want only a few.
@@ -97,7 +97,7 @@ impl LineWriter {
     /// Writes one record as [`line::line`] does.
     pub fn line(
         &mut self,
-        sink: &mut Sink,
+        out: &mut TextBuffer,
         printer: &Printer,
         record: &[u8],
         stamp: Stamp,
@@ -105,55 +105,62 @@ impl LineWriter {
         env: &dyn RenderEnv,
     ) {
         let Some(version) = tasks.version().filter(|_| self.is_usual) else {
-            return sink.with(|out| line::line(out, &self.options, printer, record, stamp, tasks, env));
+            return out.with(|out| line::line(out, &self.options, printer, record, stamp, tasks, env));
         };
-        self.before_time(sink, &Entry::of(record), stamp.cpu, tasks, version);
-        self.time(sink, stamp.time);
-        printer.write_event(record, env, self.options.verbose, sink);
-        sink.byte(b'\n');
+        self.before_time(out, &Entry::of(record), stamp.cpu, tasks, version);
+        self.time(out, stamp.time);
+        printer.write_event(record, env, self.options.verbose, out);
+        out.byte(b'\n');
     }
 
     #[inline]
-    fn before_time(&mut self, sink: &mut Sink, entry: &Entry, cpu: u32, tasks: &dyn Tasks, version: u64) {
+    fn before_time(
+        &mut self,
+        out: &mut TextBuffer,
+        entry: &Entry,
+        cpu: u32,
+        tasks: &dyn Tasks,
+        version: u64,
+    ) {
         let context = entry.context();
         // The high bits of the product depend on all bits.
         let hash = (context ^ u64::from(cpu) << 8).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let Some(prefix) = self.prefixes.get_mut((hash >> 56) as usize) else {
-            return self.first_lines(sink, entry, cpu, tasks);
+            return self.first_lines(out, entry, cpu, tasks);
         };
         if (prefix.context, prefix.cpu, prefix.version) != (context, cpu, version) {
             let mut made = Vec::with_capacity(PREFIX_MAX);
             line::before_time(&mut made, &self.options, entry, cpu, tasks);
             if made.len() > PREFIX_MAX {
-                return sink.bytes(&made);
+                return out.bytes(&made);
             }
             let mut text = [0; PREFIX_MAX];
             text.iter_mut().zip(&made).for_each(|(place, byte)| *place = *byte);
             *prefix = Prefix { context, cpu, length: made.len() as u8, version, text };
         }
-        sink.put(&prefix.text, usize::from(prefix.length));
+        out.put(&prefix.text, usize::from(prefix.length));
     }
 
     /// Writes the context while none are kept.
     #[cold]
-    fn first_lines(&mut self, sink: &mut Sink, entry: &Entry, cpu: u32, tasks: &dyn Tasks) {
+    fn first_lines(&mut self, out: &mut TextBuffer, entry: &Entry, cpu: u32, tasks: &dyn Tasks) {
         self.lines += 1;
         if self.lines >= LINES_BEFORE {
             self.prefixes.resize(PREFIXES, Prefix::NONE);
         }
-        sink.with(|out| line::before_time(out, &self.options, entry, cpu, tasks));
+        out.with(|out| line::before_time(out, &self.options, entry, cpu, tasks));
     }
 
     #[inline]
-    fn time(&mut self, sink: &mut Sink, time: u64) {
+    fn time(&mut self, out: &mut TextBuffer, time: u64) {
         // `ns2usecs()` rounds to the nearest microsecond.
         let micros = time.saturating_add(500) / 1000;
         let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
         if self.seconds.value != seconds {
             self.seconds = Seconds::of(seconds);
         }
-        sink.put(&self.seconds.text, usize::from(self.seconds.length));
-        sink.micros(micros);
+        out.put(&self.seconds.text, usize::from(self.seconds.length));
+        out.micros(micros);
     }
 }
 
@@ -207,7 +214,7 @@ mod tests {
         ) {
             let printer = Printer::compile(&Format::parse("sched", FORMAT).unwrap(), &());
             let mut writer = LineWriter::new(options);
-            let (mut written, mut expected) = (Sink::default(), Vec::new());
+            let (mut written, mut expected) = (TextBuffer::default(), Vec::new());
             for (pid, cpu, flags, preempt_count, version, (time, is_late)) in lines {
                 let mut record = 313_u16.to_ne_bytes().to_vec();
                 record.extend([flags, preempt_count]);

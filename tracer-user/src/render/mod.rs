@@ -16,9 +16,9 @@ mod printer;
 pub mod printf;
 mod probe;
 mod running;
-mod sink;
 pub mod stack;
 mod synthetic;
+mod text_buffer;
 mod value;
 
 pub use env::{KernelFacts, Member, Pointers, RenderEnv, Symbol};
@@ -26,6 +26,6 @@ pub use line_writer::LineWriter;
 pub use printer::Printer;
 pub use probe::{ProbeHead, ProbeValue};
 pub use running::{KernelTexts, hz, jiffies, version_of};
-pub use sink::Sink;
 pub use synthetic::{SynthKind, SynthValue};
+pub use text_buffer::TextBuffer;
 pub use value::{CpuSet, FieldValue, Numbers};

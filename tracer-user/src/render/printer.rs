@@ -10,8 +10,8 @@ use super::fmt::{self, Builder, Flat, Program};
 use super::printf::number::hex;
 use super::printf::pointer::take;
 use super::probe::{ProbeHead, ProbeText, ProbeValue};
-use super::sink::Sink;
 use super::synthetic::{self, SynthValue};
+use super::text_buffer::TextBuffer;
 use super::value::{self, FieldValue};
 use crate::event::Format;
 
@@ -118,9 +118,9 @@ impl Printer {
         let start = out.len();
         match &self.body {
             Body::Program(program, flat) => {
-                let mut sink = Sink::after(std::mem::take(out));
-                let is_complete = flat.run(program, record, env, &mut sink);
-                *out = sink.into_text();
+                let mut buffer = TextBuffer::after(std::mem::take(out));
+                let is_complete = flat.run(program, record, env, &mut buffer);
+                *out = buffer.into_text();
                 if is_complete {
                     out.drain(start..start + self.head.len());
                 } else {
@@ -143,37 +143,43 @@ impl Printer {
 
     /// Writes the part of a trace line after the timestamp, including the event's name, without a newline.
     pub fn event(&self, record: &[u8], env: &dyn RenderEnv, verbose: bool, out: &mut Vec<u8>) {
-        let mut sink = Sink::after(std::mem::take(out));
-        self.write_event(record, env, verbose, &mut sink);
-        *out = sink.into_text();
+        let mut buffer = TextBuffer::after(std::mem::take(out));
+        self.write_event(record, env, verbose, &mut buffer);
+        *out = buffer.into_text();
     }
 
-    /// As [`Printer::event`], to a sink.
+    /// As [`Printer::event`], to a buffer.
     #[inline]
-    pub(super) fn write_event(&self, record: &[u8], env: &dyn RenderEnv, verbose: bool, sink: &mut Sink) {
+    pub(super) fn write_event(
+        &self,
+        record: &[u8],
+        env: &dyn RenderEnv,
+        verbose: bool,
+        out: &mut TextBuffer,
+    ) {
         match &self.body {
             Body::Program(program, flat) => {
-                let start = sink.length();
-                if !flat.run(program, record, env, sink) {
-                    sink.truncate(start);
-                    sink.with(|out| self.event_fields(record, env, out));
+                let start = out.length();
+                if !flat.run(program, record, env, out) {
+                    out.truncate(start);
+                    out.with(|out| self.event_fields(record, env, out));
                 }
             }
             Body::SyscallEnter(arguments, _) if verbose => {
-                sink.with(|out| self.verbose(arguments, record, out));
+                out.with(|out| self.verbose(arguments, record, out));
             }
             Body::SyscallEnter(_, flat) | Body::SyscallExit(flat) => {
-                flat.run(&NO_PROGRAM, record, env, sink);
+                flat.run(&NO_PROGRAM, record, env, out);
             }
             Body::Probe(probe) => {
-                sink.bytes(&self.head);
-                sink.with(|out| probe.write(record, env, out));
+                out.bytes(&self.head);
+                out.with(|out| probe.write(record, env, out));
             }
             Body::Synthetic(values) => {
-                sink.bytes(&self.head);
-                sink.with(|out| synthetic::write(values, record, env, verbose, out));
+                out.bytes(&self.head);
+                out.with(|out| synthetic::write(values, record, env, verbose, out));
             }
-            Body::Fields => sink.with(|out| self.event_fields(record, env, out)),
+            Body::Fields => out.with(|out| self.event_fields(record, env, out)),
         }
     }
 

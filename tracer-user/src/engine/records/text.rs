@@ -25,7 +25,7 @@ use crate::{
     },
     event::InstanceId,
     render::{
-        LineWriter, Pointers, Printer, RenderEnv, Sink, Symbol,
+        LineWriter, Pointers, Printer, RenderEnv, Symbol, TextBuffer,
         latency::{self, Position},
         line::{self, BufferInfo, Stamp},
         stack::{self, Stack},
@@ -234,7 +234,7 @@ impl<'a> Style<'a> {
     }
 
     /// Writes a record.
-    fn line(&mut self, out: &mut Sink, entry: Entry<'_>) {
+    fn line(&mut self, out: &mut TextBuffer, entry: Entry<'_>) {
         let Entry { cpu, time, payload, .. } = entry;
         self.env.time.set(time);
         let stamp = Stamp { cpu, time };
@@ -349,7 +349,7 @@ impl Lines {
     /// Appends lines until the text has this many bytes.
     pub fn fill(&mut self, context: &LineContext, out: &mut Vec<u8>, bytes: usize) -> Filled {
         let mut style = Style::of(context);
-        let mut text = Sink::after(std::mem::take(out));
+        let mut text = TextBuffer::after(std::mem::take(out));
         let filled = self.write(context, &mut style, &mut text, bytes);
         *out = text.into_text();
         filled
@@ -359,7 +359,7 @@ impl Lines {
         &mut self,
         context: &LineContext,
         style: &mut Style<'_>,
-        out: &mut Sink,
+        out: &mut TextBuffer,
         bytes: usize,
     ) -> Filled {
         if let Some(header) = self.header.take() {
@@ -489,8 +489,8 @@ impl Pipe {
             let most = size.min(PIPE_MAX);
             let since = context.since;
             let (mut any, mut index) = (false, 0);
-            let mut text = Sink::default();
-            let mut show = |out: &mut Sink, cpu, lost, time, payload: &[u8]| {
+            let mut text = TextBuffer::default();
+            let mut show = |out: &mut TextBuffer, cpu, lost, time, payload: &[u8]| {
                 if style.awaits(payload) {
                     return Some(Taken { cpu, lost, time, payload: payload.to_vec() });
                 }

@@ -15,7 +15,7 @@ use super::eval::Eval;
 use super::program::{Program, Run, Table};
 use crate::render::env::RenderEnv;
 use crate::render::printf::pointer::take;
-use crate::render::sink::{BLOCK, Sink};
+use crate::render::text_buffer::{BLOCK, TextBuffer};
 pub(crate) use builder::Builder;
 use number::{Layout, Number};
 
@@ -92,47 +92,53 @@ impl Flat {
     /// Writes the event's text. Returns false if the record lacks data that the text needs; part of the text may then
     /// have been written.
     #[inline]
-    pub(crate) fn run(&self, program: &Program, record: &[u8], env: &dyn RenderEnv, sink: &mut Sink) -> bool {
+    pub(crate) fn run(
+        &self,
+        program: &Program,
+        record: &[u8],
+        env: &dyn RenderEnv,
+        out: &mut TextBuffer,
+    ) -> bool {
         let mut pieces = Pieces { program, record, env, eval: None };
-        self.write(record, &mut pieces, sink).is_some() && pieces.eval.is_none_or(|eval| !eval.has_faulted())
+        self.write(record, &mut pieces, out).is_some() && pieces.eval.is_none_or(|eval| !eval.has_faulted())
     }
 
     #[inline]
-    fn write(&self, record: &[u8], pieces: &mut Pieces<'_>, sink: &mut Sink) -> Option<()> {
+    fn write(&self, record: &[u8], pieces: &mut Pieces<'_>, out: &mut TextBuffer) -> Option<()> {
         let program = pieces.program;
         let mut rest = self.0.as_slice();
         while let Some((op, after)) = rest.split_first() {
             rest = after;
-            sink.put(&op.literal, usize::from(op.length));
+            out.put(&op.literal, usize::from(op.length));
             match &op.value {
                 Value::Nothing => {}
-                Value::Unsigned(number) => sink.decimal(number.read(record)?),
+                Value::Unsigned(number) => out.decimal(number.read(record)?),
                 Value::Signed(number) => {
                     let value = number.read(record)?.cast_signed();
                     // What follows overwrites the sign of a positive number.
-                    sink.put(b"-", usize::from(value < 0));
-                    sink.decimal(value.unsigned_abs());
+                    out.put(b"-", usize::from(value < 0));
+                    out.decimal(value.unsigned_abs());
                 }
-                Value::Hex(number) => sink.hex(number.read(record)?),
-                Value::Padded(number, layout) => layout.write(number.read(record)?, sink),
-                Value::Char(number) => sink.byte(number.read(record)? as u8),
+                Value::Hex(number) => out.hex(number.read(record)?),
+                Value::Padded(number, layout) => layout.write(number.read(record)?, out),
+                Value::Char(number) => out.byte(number.read(record)? as u8),
                 Value::Text { offset, piece } => match record.get(*offset as usize..) {
-                    Some(text) => sink.until_nul(text),
-                    None => pieces.write(*piece, sink)?,
+                    Some(text) => out.until_nul(text),
+                    None => pieces.write(*piece, out)?,
                 },
                 Value::DataText { offset, relative, piece } => {
                     let word = CType::UINT.load(record.get(*offset as usize..)?)? as usize;
                     let base = if *relative { *offset as usize + 4 } else { 0 };
                     match record.get(base + (word & 0xffff)..) {
-                        Some(text) => sink.until_nul(text),
-                        None => pieces.write(*piece, sink)?,
+                        Some(text) => out.until_nul(text),
+                        None => pieces.write(*piece, out)?,
                     }
                 }
                 Value::Flags { value, delimiter, table } => {
-                    flags(program, value.read(record)?, *delimiter, *table, sink);
+                    flags(program, value.read(record)?, *delimiter, *table, out);
                 }
                 Value::Symbolic { value, table, other } => {
-                    symbolic(program, value.read(record)?, *table, *other, sink);
+                    symbolic(program, value.read(record)?, *table, *other, out);
                 }
                 Value::Unless(number, skipped) => {
                     if number.read(record)? == 0 {
@@ -140,11 +146,11 @@ impl Flat {
                     }
                 }
                 Value::Skip(skipped) => rest = rest.get(*skipped as usize..)?,
-                Value::Piece(index) => pieces.write(*index, sink)?,
+                Value::Piece(index) => pieces.write(*index, out)?,
                 Value::Register { offset, prefix_above } => {
                     let value = u64::from_ne_bytes(take(record.get(*offset as usize..).unwrap_or_default()));
-                    sink.put(b"0x", if value > *prefix_above { 2 } else { 0 });
-                    sink.hex(value);
+                    out.put(b"0x", if value > *prefix_above { 2 } else { 0 });
+                    out.hex(value);
                 }
             }
         }
@@ -162,42 +168,42 @@ struct Pieces<'a> {
 
 impl Pieces<'_> {
     #[inline(never)]
-    fn write(&mut self, index: u32, sink: &mut Sink) -> Option<()> {
+    fn write(&mut self, index: u32, out: &mut TextBuffer) -> Option<()> {
         let eval = self.eval.get_or_insert_with(|| Eval::new(self.program, self.record, self.env));
         let seg = self.program.segs.get(index as usize)?;
-        sink.with(|out| eval.seg(out, seg));
+        out.with(|out| eval.seg(out, seg));
         Some(())
     }
 }
 
 /// Writes constant bytes.
 #[inline]
-fn constant(program: &Program, run: Run, sink: &mut Sink) {
+fn constant(program: &Program, run: Run, out: &mut TextBuffer) {
     let Run { start, length } = run;
-    sink.start_of(program.pool.get(start as usize..).unwrap_or_default(), length as usize);
+    out.start_of(program.pool.get(start as usize..).unwrap_or_default(), length as usize);
 }
 
 /// Writes a number in hexadecimal with its prefix.
-fn prefixed(value: u64, sink: &mut Sink) {
-    sink.put(b"0x", 2);
-    sink.hex(value);
+fn prefixed(value: u64, out: &mut TextBuffer) {
+    out.put(b"0x", 2);
+    out.hex(value);
 }
 
 /// Writes the name of a value. A value without a name prints in hexadecimal, also if the name is empty.
-fn symbolic(program: &Program, value: u64, table: Table, other: Option<Run>, sink: &mut Sink) {
+fn symbolic(program: &Program, value: u64, table: Table, other: Option<Run>, out: &mut TextBuffer) {
     let entry = program.table(table).iter().find(|entry| entry.value == value);
     match entry.map(|entry| entry.name).or(other).filter(|name| name.length > 0) {
-        Some(name) => constant(program, name, sink),
-        None => prefixed(value, sink),
+        Some(name) => constant(program, name, out),
+        None => prefixed(value, out),
     }
 }
 
 /// Writes the names of the set flags, then the remaining bits in hexadecimal.
-fn flags(program: &Program, mut value: u64, delimiter: Run, table: Table, sink: &mut Sink) {
-    let start = sink.length();
-    let delimit = |sink: &mut Sink| {
-        if sink.length() > start {
-            constant(program, delimiter, sink);
+fn flags(program: &Program, mut value: u64, delimiter: Run, table: Table, out: &mut TextBuffer) {
+    let start = out.length();
+    let delimit = |out: &mut TextBuffer| {
+        if out.length() > start {
+            constant(program, delimiter, out);
         }
     };
     for entry in program.table(table) {
@@ -206,13 +212,13 @@ fn flags(program: &Program, mut value: u64, delimiter: Run, table: Table, sink: 
         }
         if value & entry.value == entry.value {
             value &= !entry.value;
-            delimit(sink);
-            constant(program, entry.name, sink);
+            delimit(out);
+            constant(program, entry.name, out);
         }
     }
     if value != 0 {
-        delimit(sink);
-        prefixed(value, sink);
+        delimit(out);
+        prefixed(value, out);
     }
 }
 

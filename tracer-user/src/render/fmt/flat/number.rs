@@ -5,7 +5,7 @@ use crate::render::fmt::ctype::CType;
 use crate::render::fmt::program::apply;
 use crate::render::printf;
 use crate::render::printf::spec::Spec;
-use crate::render::sink::{BLOCK, Sink};
+use crate::render::text_buffer::{BLOCK, TextBuffer};
 
 /// A number of the record, and the steps that compute the shown number from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl Layout {
     }
 
     /// Writes a number.
-    pub(super) fn write(self, value: u64, sink: &mut Sink) {
+    pub(super) fn write(self, value: u64, out: &mut TextBuffer) {
         let is_negative = self.is_signed && value.cast_signed() < 0;
         let magnitude = if is_negative { value.wrapping_neg() } else { value };
         let last_digit = if self.is_hex {
@@ -102,18 +102,18 @@ impl Layout {
         };
         let shown = last_digit as usize + 1 + usize::from(is_negative) + 2 * usize::from(self.prefix);
         let padding = usize::from(self.width).saturating_sub(shown);
-        let pad = |sink: &mut Sink, byte, fill| {
-            sink.put(&[byte; BLOCK], if self.fill == fill { padding } else { 0 });
+        let pad = |out: &mut TextBuffer, byte, fill| {
+            out.put(&[byte; BLOCK], if self.fill == fill { padding } else { 0 });
         };
-        pad(sink, b' ', Fill::SpacesBefore);
-        sink.put(b"-", usize::from(is_negative));
-        sink.put(b"0x", 2 * usize::from(self.prefix));
-        pad(sink, b'0', Fill::Zeros);
+        pad(out, b' ', Fill::SpacesBefore);
+        out.put(b"-", usize::from(is_negative));
+        out.put(b"0x", 2 * usize::from(self.prefix));
+        pad(out, b'0', Fill::Zeros);
         if self.is_hex {
-            sink.hex(magnitude);
+            out.hex(magnitude);
         } else {
-            sink.decimal(magnitude);
+            out.decimal(magnitude);
         }
-        pad(sink, b' ', Fill::SpacesAfter);
+        pad(out, b' ', Fill::SpacesAfter);
     }
 }

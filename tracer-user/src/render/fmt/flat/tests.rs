@@ -122,7 +122,7 @@ proptest! {
         let lowered = fmt::lower(&fmt::parse(&format.print_fmt).unwrap(), &format, &()).unwrap();
         let mut expected = b"ev: ".to_vec();
         let is_complete = Eval::run(&lowered.program, &record, &(), &mut expected);
-        let mut written = Sink::default();
+        let mut written = TextBuffer::default();
         let flat = Flat::of(b"ev: ", &lowered.program);
         prop_assert_eq!(flat.run(&lowered.program, &record, &(), &mut written), is_complete);
         if is_complete {

@@ -50,7 +50,7 @@ fn eight_digits(value: u64) -> u64 {
 
 /// Text under construction.
 #[derive(Clone, Debug, Default)]
-pub struct Sink {
+pub struct TextBuffer {
     /// The text, and initialised space after it.
     bytes: Vec<u8>,
     /// The end of the text.
@@ -59,7 +59,7 @@ pub struct Sink {
     made: Vec<u8>,
 }
 
-impl Sink {
+impl TextBuffer {
     /// Continues a text.
     #[inline]
     pub fn after(text: Vec<u8>) -> Self {
@@ -217,11 +217,11 @@ mod tests {
 
     use super::*;
 
-    /// Text that a sink appends to `before`.
-    fn sunk(before: &[u8], write: impl FnOnce(&mut Sink)) -> Vec<u8> {
-        let mut sink = Sink::after(before.to_vec());
-        write(&mut sink);
-        sink.into_text()
+    /// Text that a buffer appends to `before`.
+    fn appended(before: &[u8], write: impl FnOnce(&mut TextBuffer)) -> Vec<u8> {
+        let mut out = TextBuffer::after(before.to_vec());
+        write(&mut out);
+        out.into_text()
     }
 
     fn until_nul(bytes: &[u8]) -> &[u8] {
@@ -236,12 +236,12 @@ mod tests {
     proptest! {
         #[test]
         fn numbers_are_those_of_format(values in prop::collection::vec(number(), 0..60)) {
-            let written = sunk(b"x", |sink| {
+            let written = appended(b"x", |out| {
                 for value in &values {
-                    sink.decimal(*value);
-                    sink.byte(b' ');
-                    sink.hex(*value);
-                    sink.byte(b',');
+                    out.decimal(*value);
+                    out.byte(b' ');
+                    out.hex(*value);
+                    out.byte(b',');
                 }
             });
             let expected = values.iter().map(|value| format!("{value} {value:x},")).collect::<Vec<_>>().concat();
@@ -252,9 +252,9 @@ mod tests {
         fn texts_end_at_their_nul(
             texts in prop::collection::vec(prop::collection::vec(prop_oneof![Just(0), any::<u8>()], 0..600), 0..8),
         ) {
-            let written = sunk(b"", |sink| texts.iter().for_each(|text| sink.until_nul(text)));
+            let written = appended(b"", |out| texts.iter().for_each(|text| out.until_nul(text)));
             prop_assert_eq!(written, texts.iter().flat_map(|text| until_nul(text).to_vec()).collect::<Vec<_>>());
-            let starts = sunk(b"", |sink| texts.iter().for_each(|text| sink.start_of(text, text.len() / 20)));
+            let starts = appended(b"", |out| texts.iter().for_each(|text| out.start_of(text, text.len() / 20)));
             let expected = texts.iter().map(|text| &text[..text.len() / 20]).collect::<Vec<_>>().concat();
             prop_assert_eq!(starts, expected);
         }
@@ -263,20 +263,20 @@ mod tests {
     #[test]
     fn limits_of_numbers() {
         for value in [0, 9, 10, 99, 100, 999, 1000, 9_999_999_999, u64::MAX] {
-            assert_eq!(sunk(b"", |sink| sink.decimal(value)), value.to_string().into_bytes());
-            assert_eq!(sunk(b"", |sink| sink.hex(value)), format!("{value:x}").into_bytes());
+            assert_eq!(appended(b"", |out| out.decimal(value)), value.to_string().into_bytes());
+            assert_eq!(appended(b"", |out| out.hex(value)), format!("{value:x}").into_bytes());
         }
     }
 
     #[test]
     fn what_a_function_appends_is_part_of_the_text() {
-        let written = sunk(b"a", |sink| {
-            sink.byte(b'b');
-            sink.with(|out| out.extend_from_slice(&[b'c'; 300]));
-            let length = sink.length();
-            sink.bytes(b"dropped");
-            sink.truncate(length);
-            sink.byte(b'e');
+        let written = appended(b"a", |out| {
+            out.byte(b'b');
+            out.with(|out| out.extend_from_slice(&[b'c'; 300]));
+            let length = out.length();
+            out.bytes(b"dropped");
+            out.truncate(length);
+            out.byte(b'e');
         });
         assert_eq!(written, [b"ab".as_slice(), &[b'c'; 300], b"e"].concat());
     }
