@@ -10,31 +10,59 @@
 use std::{
     error::Error,
     io::{self, BufWriter, Write},
+    ops::ControlFlow,
     process::{Command, Stdio},
+    time::Duration,
 };
 
-use tracer_user::api::{Event, Recording};
+use tracer_user::api::{
+    EventCounts, Progress, RecordSink, RecordStart, RecordView, RecordedEvent, Recording,
+};
 
-/// Writes events as lines of CSV.
+/// Writes records as lines of CSV.
 struct CsvSink<W> {
     out: W,
-    /// Whether the header line was written.
-    has_header: bool,
+    /// The first error of `out`.
+    result: io::Result<()>,
 }
 
 impl<W: Write> CsvSink<W> {
-    fn write(&mut self, event: &Event) -> io::Result<()> {
-        if !self.has_header {
-            let names: Vec<String> = event.fields().map(|(name, _)| quoted(name)).collect();
-            writeln!(self.out, "time_ns,cpu,pid,comm,event,{}", names.join(","))?;
-            self.has_header = true;
-        }
-        let (time, cpu, pid) = (event.time_ns(), event.cpu(), event.pid());
-        write!(self.out, "{time},{cpu},{pid},{},{}", quoted(&event.comm()), event.name())?;
-        for (_, value) in event.fields() {
+    fn header(&mut self, start: &RecordStart<'_>) -> io::Result<()> {
+        let names = start.events().iter().take(1).flat_map(RecordedEvent::fields);
+        let names: Vec<String> = names.map(quoted).collect();
+        writeln!(self.out, "time_ns,cpu,pid,comm,event,{}", names.join(","))
+    }
+
+    fn line(&mut self, record: &RecordView<'_>) -> io::Result<()> {
+        let (time, cpu, pid) = (record.time_ns(), record.cpu(), record.pid());
+        write!(self.out, "{time},{cpu},{pid},{},{}", quoted(&record.comm()), record.name())?;
+        for (_, value) in record.fields() {
             write!(self.out, ",{}", quoted(&value.to_string()))?;
         }
         writeln!(self.out)
+    }
+}
+
+impl<W: Write> RecordSink for CsvSink<W> {
+    fn begin(&mut self, start: &RecordStart<'_>) {
+        self.result = self.header(start);
+    }
+
+    fn record(&mut self, record: &RecordView<'_>) -> ControlFlow<()> {
+        if self.result.is_ok() {
+            self.result = self.line(record);
+        }
+        if self.result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    }
+
+    fn lost(&mut self, cpu: u32, hits: u64) {
+        eprintln!("CPU {cpu} lost {hits} records");
+    }
+
+    fn finish(&mut self, counts: &[EventCounts], _missed_together: u64) {
+        for count in counts {
+            eprintln!("{}: recorded={} dropped={}", count.event, count.recorded, count.dropped);
+        }
     }
 }
 
@@ -54,13 +82,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
 
     let mut recording = Recording::builder().event(event).command(command).start()?;
-    let mut sink = CsvSink { out: BufWriter::new(io::stdout().lock()), has_header: false };
-    for event in recording.events() {
-        sink.write(&event)?;
-    }
-    sink.out.flush()?;
-    for count in recording.finish().counts {
-        eprintln!("{}: recorded={} dropped={}", count.event, count.recorded, count.dropped);
-    }
-    Ok(())
+    let mut sink = CsvSink { out: BufWriter::new(io::stdout().lock()), result: Ok(()) };
+    while recording.poll(&mut sink, Duration::MAX)? == Progress::Running {}
+    sink.result?;
+    Ok(sink.out.flush()?)
 }

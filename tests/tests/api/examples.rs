@@ -1,11 +1,14 @@
 //! The library's examples and its recordings. Each test starts its own processes, whose system calls are known.
 
+use std::ops::ControlFlow;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tracer_tests::host;
-use tracer_user::api::{Received, RecordErrorKind, Recording};
+use tracer_user::api::{
+    EventCounts, Progress, Received, RecordErrorKind, RecordSink, RecordStart, RecordView, Recording,
+};
 
 /// A command that reads and writes 4,096 bytes this many times.
 const BLOCKS: u64 = 1000;
@@ -96,6 +99,89 @@ fn a_recording_is_read_with_timeouts_and_stopped_from_another_thread() {
         ensure!(matches!(recording.next_timeout(Duration::ZERO), Received::Ended), "it was stopped");
         let counts = &recording.finish().counts[0];
         ensure!(counts.hits == counts.filtered + counts.recorded + counts.dropped, "{counts:?} of {own}");
+        Ok(())
+    });
+}
+
+/// A sink that takes this many records, and checks the order of the calls.
+#[derive(Debug, Default)]
+struct Limited {
+    left: u64,
+    events: Vec<String>,
+    records: u64,
+    last: u64,
+    lost: u64,
+    counts: Option<Vec<EventCounts>>,
+}
+
+impl RecordSink for Limited {
+    fn begin(&mut self, start: &RecordStart<'_>) {
+        assert!(self.events.is_empty() && self.records == 0 && start.cpus() > 0, "{self:?}");
+        for event in start.events() {
+            assert!(!event.hooks().is_empty() && event.fields().any(|name| name == "__syscall_nr"));
+            self.events.push(format!("{}:{}", event.system(), event.name()));
+        }
+    }
+
+    fn record(&mut self, record: &RecordView<'_>) -> ControlFlow<()> {
+        assert!(self.left > 0 && self.counts.is_none() && self.events.len() == 1, "{self:?}");
+        assert_eq!((record.name(), record.text().as_str()), ("sys_enter_getppid", "sys_getppid()"));
+        assert!(self.last <= record.time_ns(), "{record:?}");
+        self.last = record.time_ns();
+        self.records += 1;
+        self.left -= 1;
+        if self.left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn lost(&mut self, _cpu: u32, hits: u64) {
+        assert!(hits > 0 && self.counts.is_none() && self.events.len() == 1, "{self:?}");
+        self.lost += hits;
+    }
+
+    fn finish(&mut self, counts: &[EventCounts], _missed_together: u64) {
+        assert!(self.counts.replace(counts.to_vec()).is_none(), "{self:?}");
+    }
+}
+
+#[test]
+fn a_sink_ends_its_recording() {
+    host::as_root(|| {
+        let mut recording = Recording::builder().event("syscalls:sys_enter_getppid").own(true).start()?;
+        let mut sink = Limited { left: 10, ..Limited::default() };
+        while recording.poll(&mut sink, Duration::from_millis(10))? == Progress::Running {
+            let _ = rustix::process::getppid();
+        }
+        ensure!(sink.records == 10 && sink.events == ["syscalls:sys_enter_getppid"], "{sink:?}");
+        let counts = sink.counts.clone().context("not finished")?;
+        ensure!(counts[0].recorded >= 10 && counts == recording.counts(), "{counts:?}");
+        // Nothing is called after the end.
+        recording.stop_with(&mut sink);
+        ensure!(recording.poll(&mut sink, Duration::ZERO)? == Progress::Stopped, "it ended");
+        ensure!(matches!(recording.next_timeout(Duration::ZERO), Received::Ended), "it ended");
+        Ok(())
+    });
+}
+
+#[test]
+fn lost_hits_are_reported_and_counted() {
+    host::as_root(|| {
+        let mut recording = Recording::builder()
+            .event("syscalls:sys_enter_getppid")
+            .own(true)
+            .ring_bytes(64 << 10)
+            .start()?;
+        // More than all rings hold.
+        for _ in 0..100_000 {
+            let _ = rustix::process::getppid();
+        }
+        let mut sink = Limited { left: u64::MAX, ..Limited::default() };
+        recording.stop_with(&mut sink);
+        let counts = &sink.counts.as_ref().context("not finished")?[0];
+        ensure!(counts.dropped > 0 && sink.lost == counts.dropped, "{sink:?}");
+        ensure!(
+            sink.records == counts.recorded && counts.hits == counts.recorded + counts.dropped,
+            "{sink:?}"
+        );
         Ok(())
     });
 }

@@ -3,6 +3,7 @@
 //! tests.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
@@ -10,14 +11,14 @@ use tracer_tests::compare::{Comparison, Missed, compare, family, until_known};
 use tracer_tests::host;
 use tracer_tests::oracle::{Oracle, Trace};
 use tracer_tests::workload::{self, Job};
-use tracer_user::attach::AttachPoint;
+use tracer_user::api::{EventCounts, RecordSink, RecordStart, RecordView};
 use tracer_user::engine::facts::Facts;
 use tracer_user::engine::handlers::NoDerivedPlan;
 use tracer_user::engine::record::{Options, RecordRequest, Recorder, Selection};
 use tracer_user::event::Format;
 use tracer_user::kernel::handler::Unfollowed;
 use tracer_user::plan::raw;
-use tracer_user::render::line::{self, Stamp};
+use tracer_user::render::{LineWriter, TextBuffer, line};
 
 /// Plans that were accepted on every tested machine.
 const CERTAIN: [&str; 5] = [
@@ -85,6 +86,43 @@ fn derived_of(facts: &Facts, list: &[(&str, &str)]) -> Result<(Vec<String>, BTre
     Ok((events, others))
 }
 
+/// The lines of a recording, and the events that use raw tracepoints.
+struct Recorded {
+    writer: LineWriter,
+    text: TextBuffer,
+    accepted: Vec<String>,
+    lost: u64,
+    counts: Vec<EventCounts>,
+}
+
+impl RecordSink for Recorded {
+    fn begin(&mut self, start: &RecordStart<'_>) {
+        for event in start.events() {
+            let name = format!("{}:{}", event.system(), event.name());
+            for hook in event.hooks() {
+                if hook.is_perf_tracepoint() {
+                    println!("{name}: no raw tracepoint: {}", hook.reason());
+                } else {
+                    self.accepted.push(name.clone());
+                }
+            }
+        }
+    }
+
+    fn record(&mut self, record: &RecordView<'_>) -> ControlFlow<()> {
+        self.writer.record(&mut self.text, record);
+        ControlFlow::Continue(())
+    }
+
+    fn lost(&mut self, _cpu: u32, hits: u64) {
+        self.lost += hits;
+    }
+
+    fn finish(&mut self, counts: &[EventCounts], _missed_together: u64) {
+        self.counts = counts.to_vec();
+    }
+}
+
 /// Records jobs through raw tracepoints and through tracefs, and compares the two. Also returns the events that use raw
 /// tracepoints.
 fn record(facts: &Arc<Facts>, events: &[String], jobs: &[&str]) -> Result<(Comparison, Missed, Vec<String>)> {
@@ -99,33 +137,30 @@ fn record(facts: &Arc<Facts>, events: &[String], jobs: &[&str]) -> Result<(Compa
     let request = RecordRequest { events: events.to_vec(), ..RecordRequest::default() };
     let options = Options { pids: vec![pid], ring_bytes: 8 << 20, ..Options::default() };
     let mut recorder = Recorder::new(Selection::new(&request, Arc::clone(facts))?, &options)?;
-    let mut accepted = Vec::new();
-    for hook in recorder.hooks() {
-        if matches!(hook.point, AttachPoint::Tracepoint(_)) {
-            println!("{}: no raw tracepoint: {}", hook.format.full_name(), hook.reason);
-        } else {
-            accepted.push(hook.format.full_name());
-        }
-    }
     oracle.tracing(true)?;
     recorder.go();
     job.go()?;
     std::thread::sleep(std::time::Duration::from_millis(100));
     oracle.tracing(false)?;
     ensure!(oracle.lost()? == 0, "the kernel lost hits");
-    let shape = line::Options::for_kernel(facts.version());
-    let mut text = Vec::new();
-    recorder.finish(|shown| {
-        let stamp = Stamp { cpu: shown.record.cpu, time: shown.record.time };
-        line::line(&mut text, &shape, shown.printer, shown.record.payload, stamp, shown.tasks, &**facts);
-    });
+    let mut sink = Recorded {
+        writer: LineWriter::new(line::Options::for_kernel(facts.version())),
+        text: TextBuffer::default(),
+        accepted: Vec::new(),
+        lost: 0,
+        counts: Vec::new(),
+    };
+    recorder.finish(&mut sink);
+    let Recorded { text, accepted, lost, counts, .. } = sink;
+    let dropped: u64 = counts.iter().map(|count| count.dropped).sum();
+    ensure!(lost == dropped, "{lost} of {dropped} lost hits were reported");
     let mut missed = Missed::default();
-    for count in recorder.counts() {
-        ensure!(count.counters.dropped == 0, "{}: our buffer is too small", count.event);
+    for count in counts {
+        ensure!(count.dropped == 0, "{}: our buffer is too small", count.event);
         let name = count.event.split_once(':').map_or(&*count.event, |(_, name)| name);
         missed.own.insert(name.to_owned(), count.missed);
     }
-    let (theirs, ours) = (oracle.trace()?, Trace::parse(&text));
+    let (theirs, ours) = (oracle.trace()?, Trace::parse(text.text()));
     let result = compare(&theirs, &ours, &family(pid, &theirs));
     println!("{} lines of {} event types compared and equal", result.lines(), result.types());
     Ok((result, missed, accepted))

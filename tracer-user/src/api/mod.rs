@@ -1,7 +1,7 @@
 //! The public library: recording events, and the kernel's trace event API.
 //!
-//! - [`Recording`] does what `tracer record` does: it attaches to events with filters and probes, and returns an
-//!   iterator of typed [`Event`]s. Start at [`Recording::builder`].
+//! - [`Recording`] does what `tracer record` does: it attaches to events with filters and probes, and passes their
+//!   records to a [`RecordSink`], or returns an iterator of typed [`Event`]s. Start at [`Recording::builder`].
 //! - The trace event API defines, deletes, enables and emits events, with the names and contracts that the kernel
 //!   gives its own code (Documentation/trace/events.rst, "In-kernel trace event API"). A NULL-terminated list of the
 //!   kernel is a slice here, an error number is the `Err` of a result, and a buffer with a length is a bound. The
@@ -18,10 +18,13 @@ pub mod synth;
 pub mod trace;
 pub mod wire;
 
-pub use crate::render::{CpuSet, FieldValue, Numbers};
+pub use crate::render::{
+    CpuSet, EventCounts, EventHook, FieldValue, Numbers, RecordSink, RecordStart, RecordView, RecordedEvent,
+};
 pub use files::{FieldKind, Files, SynthField};
 pub use record::{
-    Event, EventCounts, Received, RecordError, RecordErrorKind, Recording, RecordingBuilder, Stopper, Summary,
+    Event, LineOptions, Progress, Received, RecordError, RecordErrorKind, RecordWriter, Recording,
+    RecordingBuilder, SelectedRecording, Stopper, Summary,
 };
 /// An error number, as the kernel's functions return it.
 pub use rustix::io::Errno;

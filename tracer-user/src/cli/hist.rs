@@ -2,7 +2,8 @@
 
 use std::{
     fs::File,
-    io::{IsTerminal, Write},
+    io::{IsTerminal, Read, Write},
+    os::unix::net::UnixStream,
     process::{Command, ExitCode},
     sync::Arc,
     time::{Duration, Instant},
@@ -10,7 +11,7 @@ use std::{
 
 use anyhow::{Context, bail};
 
-use super::{args::HistArgs, record::Signals};
+use super::args::HistArgs;
 use crate::engine::{
     attachments::AttachOptions,
     confine::{self, Role},
@@ -66,6 +67,26 @@ pub(super) fn run(args: &HistArgs) -> anyhow::Result<ExitCode> {
         let _ = child.try_wait();
     }
     Ok(code)
+}
+
+/// SIGINT and SIGTERM, which end the command in the normal way.
+struct Signals {
+    pipe: UnixStream,
+}
+
+impl Signals {
+    fn install() -> std::io::Result<Self> {
+        let (pipe, other) = UnixStream::pair()?;
+        pipe.set_nonblocking(true)?;
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            signal_hook::low_level::pipe::register(signal, other.try_clone()?)?;
+        }
+        Ok(Self { pipe })
+    }
+
+    fn received(&self) -> bool {
+        matches!((&self.pipe).read(&mut [0; 8]), Ok(1..))
+    }
 }
 
 fn start(args: &HistArgs, facts: &Arc<Facts>) -> anyhow::Result<Histograms> {

@@ -8,6 +8,7 @@ use super::{
     latency::Position,
     line::{self, Entry, Options, Stamp, Tasks},
     printer::Printer,
+    record::RecordView,
     text_buffer::TextBuffer,
 };
 
@@ -92,6 +93,12 @@ impl LineWriter {
     pub fn set_position(&mut self, position: Position) {
         self.options.latency = Some(position);
         self.is_usual = false;
+    }
+
+    /// Writes the line of a recording's record.
+    pub fn record(&mut self, out: &mut TextBuffer, record: &RecordView<'_>) {
+        let RecordView { stamp, payload, printer, tasks, env } = *record;
+        self.line(out, printer, payload, stamp, tasks, env);
     }
 
     /// Writes one record as [`line::line`] does.

@@ -131,16 +131,16 @@ impl RecordingBuilder {
     /// The first error, in this order: names, filters and definitions, processes, the command, the kernel's refusals.
     /// Nothing stays attached.
     pub fn start(self) -> Result<Recording, RecordError> {
-        let mut recording = self.attach(Arc::new(Facts::running()?))?;
-        recording.go().map_err(RecordError::command)?;
+        let mut recording = self.select()?.attach()?;
+        recording.start()?;
         Ok(recording)
     }
 
-    /// Resolves all names.
+    /// Resolves all names, filters and definitions, and attaches nothing.
     ///
     /// # Errors
     /// The first wrong name, filter or definition.
-    pub(crate) fn select(&self, facts: Arc<Facts>) -> Result<Selection, RecordError> {
+    pub fn select(self) -> Result<SelectedRecording, RecordError> {
         if let Some(filter) = &self.stray_filter {
             return Err(RecordError::stray_filter(filter));
         }
@@ -148,28 +148,29 @@ impl RecordingBuilder {
         if events.is_empty() && probes.is_empty() && programs.is_empty() {
             return Err(RecordError::nothing());
         }
-        Ok(Selection::new(&self.request, facts)?)
+        let facts = Arc::new(Facts::running()?);
+        let selection = Selection::new(&self.request, Arc::clone(&facts))?;
+        Ok(SelectedRecording { builder: self, selection, facts })
     }
+}
 
-    /// Attaches everything; [`Recording::go`] starts to record.
+/// A recording whose events are known and not attached yet ([`RecordingBuilder::select`]).
+#[derive(Debug)]
+#[must_use = "a selection does nothing before `attach`"]
+pub struct SelectedRecording {
+    builder: RecordingBuilder,
+    selection: Selection,
+    facts: Arc<Facts>,
+}
+
+impl SelectedRecording {
+    /// Attaches everything, and starts the process of the command, which waits. [`Recording::start`] starts to record.
     ///
     /// # Errors
-    /// As [`RecordingBuilder::start`].
-    pub(crate) fn attach(self, facts: Arc<Facts>) -> Result<Recording, RecordError> {
-        let selection = self.select(Arc::clone(&facts))?;
-        self.attach_selected(selection, facts)
-    }
-
-    /// As [`RecordingBuilder::attach`], with the events that [`RecordingBuilder::select`] found.
-    ///
-    /// # Errors
-    /// As [`RecordingBuilder::start`].
-    pub(crate) fn attach_selected(
-        self,
-        selection: Selection,
-        facts: Arc<Facts>,
-    ) -> Result<Recording, RecordError> {
-        let Self { mut options, command, processes, whole_system, tgid, .. } = self;
+    /// The first error, in this order: processes, the command, the kernel's refusals. Nothing stays attached.
+    pub fn attach(self) -> Result<Recording, RecordError> {
+        let Self { builder, selection, facts } = self;
+        let RecordingBuilder { mut options, command, processes, whole_system, tgid, .. } = builder;
         let held = command.map(held).transpose()?;
         for pid in &processes {
             options.pids.extend(threads_of(*pid)?);
@@ -185,7 +186,7 @@ impl RecordingBuilder {
     }
 }
 
-/// Starts the process of a command, which waits for [`Recording::go`].
+/// Starts the process of a command, which waits for [`Recording::start`].
 fn held(command: Command) -> Result<HeldCommand, RecordError> {
     let id = ThreadId::prepare().map_err(|cause| AttachError::new("own process id", cause))?;
     HeldCommand::start(command, move || Ok(id.get()?)).map_err(RecordError::command)

@@ -7,8 +7,8 @@ use crate::{
     engine::record::{SelectError, StartError},
 };
 
-/// The error of a recording that cannot start, or of [`Recording::stopper`](super::Recording::stopper). Its text names
-/// the event, probe or process; [`source`] has the causes.
+/// The error of a recording that cannot start or continue. Its text names the event, probe or process; [`source`] has
+/// the causes.
 ///
 /// [`source`]: std::error::Error::source
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub enum RecordErrorKind {
     Program,
     /// There is no such process.
     Process,
-    /// The command cannot be started.
+    /// The command cannot be started, or its end cannot be waited for.
     Command,
     /// The kernel's tracefs cannot be read.
     Tracefs,
@@ -38,7 +38,7 @@ pub enum RecordErrorKind {
     Attach,
     /// No event, probe or program was named.
     Nothing,
-    /// A descriptor or thread could not be made.
+    /// A descriptor or thread could not be made, or a descriptor was closed.
     System,
 }
 
@@ -47,12 +47,14 @@ enum Cause {
     Select(SelectError),
     NoProcess(u32, io::Error),
     Command(io::Error),
+    CommandEnd(io::Error),
     Kernel(crate::kernel::Error),
     Attach(AttachError),
     Start(StartError),
     StrayFilter(String),
     Nothing,
     System(io::Error),
+    Wait(io::Error),
 }
 
 impl RecordError {
@@ -71,10 +73,10 @@ impl RecordError {
             Cause::StrayFilter(_) => RecordErrorKind::Filter,
             Cause::Kernel(_) => RecordErrorKind::Tracefs,
             Cause::NoProcess(..) => RecordErrorKind::Process,
-            Cause::Command(_) => RecordErrorKind::Command,
+            Cause::Command(_) | Cause::CommandEnd(_) => RecordErrorKind::Command,
             Cause::Attach(_) | Cause::Start(_) => RecordErrorKind::Attach,
             Cause::Nothing => RecordErrorKind::Nothing,
-            Cause::System(_) => RecordErrorKind::System,
+            Cause::System(_) | Cause::Wait(_) => RecordErrorKind::System,
         }
     }
 
@@ -89,8 +91,9 @@ impl RecordError {
         }
     }
 
-    /// Whether a name or filter is wrong, which the command line reports as wrong usage.
-    pub(crate) fn is_usage(&self) -> bool {
+    /// Whether the caller named something wrong: an event that does not exist, or a filter that does not fit its event.
+    /// The command line reports this as wrong usage.
+    pub fn is_usage(&self) -> bool {
         let of_definition = |error: &SelectError| {
             matches!(
                 error,
@@ -109,6 +112,14 @@ impl RecordError {
 
     pub(super) fn command(error: io::Error) -> Self {
         Cause::Command(error).into()
+    }
+
+    pub(super) fn command_end(error: io::Error) -> Self {
+        Cause::CommandEnd(error).into()
+    }
+
+    pub(super) fn wait(error: io::Error) -> Self {
+        Cause::Wait(error).into()
     }
 
     pub(super) fn no_process(pid: u32, error: io::Error) -> Self {
@@ -153,6 +164,8 @@ impl fmt::Display for RecordError {
             Cause::Select(error) => error.fmt(f),
             Cause::NoProcess(pid, _) => write!(f, "there is no process {pid}"),
             Cause::Command(_) => f.write_str("cannot start the command"),
+            Cause::CommandEnd(_) => f.write_str("cannot wait for the command"),
+            Cause::Wait(_) => f.write_str("cannot wait for records"),
             Cause::Kernel(error) => error.fmt(f),
             Cause::Attach(error) => error.fmt(f),
             Cause::Start(error) => error.fmt(f),
@@ -170,7 +183,11 @@ impl std::error::Error for RecordError {
             Cause::Kernel(error) => error.source(),
             Cause::Attach(error) => error.source(),
             Cause::Start(error) => error.source(),
-            Cause::NoProcess(_, error) | Cause::Command(error) | Cause::System(error) => Some(error),
+            Cause::NoProcess(_, error)
+            | Cause::Command(error)
+            | Cause::CommandEnd(error)
+            | Cause::System(error)
+            | Cause::Wait(error) => Some(error),
             Cause::StrayFilter(_) | Cause::Nothing => None,
         }
     }

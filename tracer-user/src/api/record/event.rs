@@ -3,9 +3,9 @@
 use std::{borrow::Cow, fmt, sync::Arc};
 
 use crate::{
-    engine::{facts::Facts, records::ShownRecord},
+    engine::facts::Facts,
     render::{
-        FieldValue, Printer,
+        FieldValue, Printer, RecordView,
         line::{self, Stamp, Tasks},
     },
 };
@@ -22,27 +22,31 @@ pub struct Event {
 }
 
 impl Event {
-    pub(super) fn new(shown: &ShownRecord<'_>, facts: &Arc<Facts>) -> Self {
-        let payload: Box<[u8]> = shown.record.payload.into();
-        let pid = pid(&payload);
+    pub(super) fn new(record: &RecordView<'_>, facts: &Arc<Facts>) -> Self {
+        let pid = record.pid();
         Self {
-            printer: Arc::clone(shown.printer),
+            printer: Arc::clone(record.printer),
             facts: Arc::clone(facts),
-            stamp: Stamp { cpu: shown.record.cpu, time: shown.record.time },
-            payload,
-            comm: shown.tasks.comm(pid).map(Box::from),
-            tgid: shown.tasks.tgid(pid),
+            stamp: record.stamp,
+            payload: record.payload.into(),
+            comm: record.tasks.comm(pid).map(Box::from),
+            tgid: record.tasks.tgid(pid),
         }
+    }
+
+    fn view(&self) -> RecordView<'_> {
+        let Self { stamp, printer, .. } = self;
+        RecordView { stamp: *stamp, payload: &self.payload, printer, tasks: self, env: &*self.facts }
     }
 
     /// The subsystem, such as `sched`.
     pub fn system(&self) -> &str {
-        &self.printer.format().system
+        self.view().system()
     }
 
     /// The name, such as `sched_switch`.
     pub fn name(&self) -> &str {
-        &self.printer.format().name
+        self.view().name()
     }
 
     /// The time of the hit: nanoseconds of `CLOCK_MONOTONIC`.
@@ -58,7 +62,7 @@ impl Event {
     /// The thread that was running, by its id in the initial pid namespace; 0 for an idle CPU. The kernel calls
     /// thread ids pids.
     pub fn pid(&self) -> i32 {
-        pid(&self.payload)
+        self.view().pid()
     }
 
     /// The process of that thread, with [`RecordingBuilder::tgid`](super::RecordingBuilder::tgid) and where it is
@@ -69,24 +73,22 @@ impl Event {
 
     /// The name of the thread at the time of the hit; `<...>` if it is unknown.
     pub fn comm(&self) -> Cow<'_, str> {
-        String::from_utf8_lossy(line::comm(self.pid(), self))
+        self.view().comm()
     }
 
     /// The value of a field; `None` if the event has no field of this name.
     pub fn field(&self, name: &str) -> Option<FieldValue<'_>> {
-        self.printer.value(name, &self.payload)
+        self.view().field(name)
     }
 
     /// The event's own fields with their names, in the order of the event's format.
     pub fn fields(&self) -> impl Iterator<Item = (&str, FieldValue<'_>)> {
-        self.printer.values(&self.payload)
+        self.view().fields()
     }
 
     /// The text that tracefs prints after the event's name.
     pub fn text(&self) -> String {
-        let mut text = Vec::new();
-        self.printer.text(&self.payload, &*self.facts, &mut text);
-        String::from_utf8_lossy(&text).into_owned()
+        self.view().text()
     }
 }
 
@@ -112,10 +114,4 @@ impl Tasks for Event {
     fn tgid(&self, pid: i32) -> Option<i32> {
         self.tgid.filter(|_| pid == self.pid())
     }
-}
-
-/// The thread in the common fields of a record.
-fn pid(payload: &[u8]) -> i32 {
-    let bytes = payload.get(4..).and_then(|rest| rest.first_chunk());
-    i32::from_ne_bytes(bytes.copied().unwrap_or_default())
 }

@@ -28,25 +28,26 @@
 mod builder;
 mod error;
 mod event;
+mod writer;
 
 use std::{
     collections::VecDeque,
     io::{Read, Write},
-    os::unix::net::UnixStream,
+    ops::ControlFlow,
+    os::{fd::OwnedFd, unix::net::UnixStream},
     process::{Child, ExitStatus},
     sync::Arc,
     time::{Duration, Instant},
 };
 
-pub use builder::RecordingBuilder;
+pub use builder::{RecordingBuilder, SelectedRecording};
 pub use error::{RecordError, RecordErrorKind};
 pub use event::Event;
+pub use writer::{LineOptions, RecordWriter};
 
 use crate::{
-    engine::{
-        facts::Facts,
-        record::{Count, Recorder},
-    },
+    engine::{facts::Facts, record::Recorder},
+    render::{EventCounts, RecordSink, RecordView},
     sys::process::held::HeldCommand,
 };
 
@@ -68,7 +69,7 @@ pub struct Recording {
 
 /// The command of a recording.
 #[derive(Debug)]
-pub(crate) enum TracedCommand {
+enum TracedCommand {
     /// It waits for the start of the recording.
     Held(HeldCommand),
     /// It runs, or ended.
@@ -86,36 +87,15 @@ pub enum Received {
     Ended,
 }
 
-/// The counts of an event's hits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct EventCounts {
-    /// `system:name`.
-    pub event: String,
-    /// Hits in the scope of the recording: the sum of the next three.
-    pub hits: u64,
-    /// Hits that the filter refused.
-    pub filtered: u64,
-    /// Hits with a record.
-    pub recorded: u64,
-    /// Hits that found the ring of their CPU full.
-    pub dropped: u64,
-    /// Hits for which the kernel did not run the program, because it was already running on that CPU.
-    pub missed: u64,
-}
-
-impl From<Count> for EventCounts {
-    fn from(count: Count) -> Self {
-        let counters = count.counters;
-        Self {
-            event: count.event,
-            hits: counters.hits(),
-            filtered: counters.filtered,
-            recorded: counters.recorded,
-            dropped: counters.dropped,
-            missed: count.missed,
-        }
-    }
+/// The result of [`Recording::poll`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The recording continues.
+    Running,
+    /// The recording ended: it was stopped, or the sink wants no more records.
+    Stopped,
+    /// The recording ended because its command ended.
+    Exited(ExitStatus),
 }
 
 /// The result of a recording.
@@ -142,6 +122,26 @@ impl Stopper {
     }
 }
 
+/// For callers that stop a recording by a write to a descriptor, such as the handler of a signal. Any byte stops it.
+impl From<Stopper> for OwnedFd {
+    fn from(stopper: Stopper) -> Self {
+        stopper.0.into()
+    }
+}
+
+/// The sink of the iterators of events.
+struct EventQueue<'a> {
+    events: &'a mut VecDeque<Event>,
+    facts: &'a Arc<Facts>,
+}
+
+impl RecordSink for EventQueue<'_> {
+    fn record(&mut self, record: &RecordView<'_>) -> ControlFlow<()> {
+        self.events.push_back(Event::new(record, self.facts));
+        ControlFlow::Continue(())
+    }
+}
+
 impl Recording {
     /// Begins to describe a recording.
     pub fn builder() -> RecordingBuilder {
@@ -159,30 +159,51 @@ impl Recording {
         Ok(Self { recorder, facts, pending, command, status: None, stop, stopper, ended: false })
     }
 
-    /// Starts what [`RecordingBuilder::attach`] prepared, and lets the command run.
-    pub(crate) fn go(&mut self) -> std::io::Result<()> {
+    /// Starts to record, and lets the command run. [`RecordingBuilder::start`] has done this already.
+    ///
+    /// # Errors
+    /// The command cannot be executed ([`RecordErrorKind::Command`]). The events are recorded nevertheless.
+    pub fn start(&mut self) -> Result<(), RecordError> {
         self.recorder.go();
-        self.release()
-    }
-
-    fn release(&mut self) -> std::io::Result<()> {
         match self.command.take() {
             Some(TracedCommand::Held(held)) => {
-                self.command = Some(TracedCommand::Running(held.release()?));
+                let child = held.release().map_err(RecordError::command)?;
+                self.command = Some(TracedCommand::Running(child));
             }
             other => self.command = other,
         }
         Ok(())
     }
 
-    /// The engine's recording, for a sink that takes records without making [`Event`]s of them.
-    pub(crate) fn recorder(&mut self) -> &mut Recorder {
-        &mut self.recorder
+    /// The number of attached events.
+    pub fn event_count(&self) -> usize {
+        self.recorder.events()
     }
 
-    /// The engine's recording, for its end.
-    pub(crate) fn into_recorder(self) -> Recorder {
-        self.recorder
+    /// Waits at most this long for records, and passes those on that are complete by now. The wait ends earlier without
+    /// records, after at most 20 ms. If the recording has ended, all remaining records are passed on and the sink is
+    /// finished.
+    ///
+    /// All calls, and that of [`Recording::stop_with`], must pass the same sink.
+    ///
+    /// # Errors
+    /// The end of the command cannot be waited for, or the process has closed a descriptor of the recording. The
+    /// recording continues.
+    pub fn poll(&mut self, sink: &mut dyn RecordSink, timeout: Duration) -> Result<Progress, RecordError> {
+        if self.ended {
+            return Ok(self.status.map_or(Progress::Stopped, Progress::Exited));
+        }
+        self.recorder.wait(timeout).map_err(|errno| RecordError::wait(errno.into()))?;
+        let flow = self.recorder.poll(sink);
+        let progress = if let Some(status) = self.command_status().map_err(RecordError::command_end)? {
+            Progress::Exited(status)
+        } else if flow.is_break() || matches!((&self.stop).read(&mut [0; 8]), Ok(1..)) {
+            Progress::Stopped
+        } else {
+            return Ok(Progress::Running);
+        };
+        self.stop_with(sink);
+        Ok(progress)
     }
 
     /// The events in order of time. The iterator blocks until the next event, and ends with the recording: after
@@ -223,11 +244,7 @@ impl Recording {
                 return Received::Ended;
             }
             let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
-            let failed = self.recorder.wait(left).is_err();
-            let Self { recorder, facts, pending, .. } = self;
-            recorder.poll(|shown| pending.push_back(Event::new(shown, facts)));
-            // epoll fails only if the process has closed a descriptor of this recording.
-            if failed || self.command_ended() || matches!((&self.stop).read(&mut [0; 8]), Ok(1..)) {
+            if self.with_queue(|recording, queue| recording.poll(queue, left)).is_err() {
                 self.stop();
             }
             if self.pending.is_empty() && !self.ended && left.is_zero() {
@@ -236,24 +253,31 @@ impl Recording {
         }
     }
 
+    /// Calls a function with the sink that collects the pending events.
+    fn with_queue<T>(&mut self, act: impl FnOnce(&mut Self, &mut EventQueue<'_>) -> T) -> T {
+        let (mut events, facts) = (std::mem::take(&mut self.pending), Arc::clone(&self.facts));
+        let result = act(self, &mut EventQueue { events: &mut events, facts: &facts });
+        self.pending = events;
+        result
+    }
+
     /// How the command ended, once it has.
-    pub(crate) fn command_status(&mut self) -> std::io::Result<Option<ExitStatus>> {
+    fn command_status(&mut self) -> std::io::Result<Option<ExitStatus>> {
         if let (None, Some(TracedCommand::Running(child))) = (self.status, &mut self.command) {
             self.status = child.try_wait()?;
         }
         Ok(self.status)
     }
 
-    fn command_ended(&mut self) -> bool {
-        self.command_status().is_ok_and(|status| status.is_some())
-    }
-
     /// Stops recording. Events up to now can still be read.
     pub fn stop(&mut self) {
-        if !self.ended {
-            let Self { recorder, facts, pending, .. } = self;
-            recorder.finish(|shown| pending.push_back(Event::new(shown, facts)));
-            self.ended = true;
+        self.with_queue(|recording, queue| recording.stop_with(queue));
+    }
+
+    /// Stops recording, passes the remaining records on, and finishes the sink. Does nothing if the recording has ended.
+    pub fn stop_with(&mut self, sink: &mut dyn RecordSink) {
+        if !std::mem::replace(&mut self.ended, true) {
+            self.recorder.finish(sink);
         }
     }
 
@@ -267,7 +291,7 @@ impl Recording {
 
     /// The counts of each event so far.
     pub fn counts(&self) -> Vec<EventCounts> {
-        self.recorder.counts().into_iter().map(EventCounts::from).collect()
+        self.recorder.counts()
     }
 
     /// Stops recording, detaches from all events and returns the counts. Events that were not read are lost.
@@ -276,7 +300,15 @@ impl Recording {
         let status = self.command_status().ok().flatten();
         let summary =
             Summary { counts: self.counts(), missed_together: self.recorder.missed_together(), status };
-        drop(self.recorder.end());
+        drop(self.detach());
         summary
+    }
+
+    /// Detaches from all events, and returns their perf events, which have no effect any more. Closing one takes the
+    /// kernel tens of milliseconds, so a caller with many can leave that to another thread or process. Dropping the
+    /// recording closes them.
+    #[must_use = "the descriptors are closed when they are dropped"]
+    pub fn detach(self) -> Vec<OwnedFd> {
+        self.recorder.end()
     }
 }

@@ -1,5 +1,5 @@
-//! A recording: a private engine, which is not mounted, passes the records of its top instance to a sink in order of
-//! time.
+//! A recording: a private engine, which is not mounted, passes the records of its top instance to a [`RecordSink`] in
+//! order of time.
 //!
 //! [`Selection`] resolves names in the engine. [`Recorder`] attaches the events and passes the records on. The engine
 //! attaches everything once and changes nothing until the end ([`RecordingOptions`]).
@@ -8,16 +8,16 @@ mod error;
 mod select;
 
 use std::{
+    ops::ControlFlow,
     os::fd::OwnedFd,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use rustix::io::Errno;
-use tracer_abi::Counters;
 
 use crate::{
-    attach::{AttachPoint, Opening},
+    attach::Opening,
     buffer::clock::monotonic,
     engine::{
         Engine,
@@ -25,18 +25,20 @@ use crate::{
             AttachOptions, RecordingOptions,
             plan::ProbeState,
             reconcile::{Goal, reconcile},
-            session::{InstanceSession, attached_event, table::ProgramRole},
+            session::{
+                InstanceSession,
+                attached_event::{self, HitCounts},
+                table::ProgramRole,
+            },
             sessions::Attachments,
         },
         command::error::{CommandError, ErrorKind},
         instances::List,
         probes,
-        records::{
-            names::NameEvents,
-            record_stream::{RecordStream, ShownRecord},
-        },
+        records::{names::NameEvents, record_stream::RecordStream},
     },
-    event::{EventId, Format, InstanceId},
+    event::{EventId, InstanceId},
+    render::{EventCounts, EventHook, RecordSink, RecordStart, RecordedEvent},
     ring::{Waiter, Woken},
 };
 
@@ -73,31 +75,10 @@ const PERIOD: Duration = Duration::from_millis(20);
 const FIRST_PERIOD: Duration = Duration::from_millis(3);
 /// Maximum time that the end of a recording waits for hits that are still being written.
 const LAST_HITS: Duration = Duration::from_millis(200);
+/// Minimum time between two sums of the lost hits, which read a counter for each event and CPU.
+const LOST_PERIOD: Duration = Duration::from_millis(100);
 /// Number of programs that record changes of names.
 const NAME_EVENTS: usize = 2;
-
-/// The counts of an event's hits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Count {
-    /// `system:name`.
-    pub event: String,
-    /// Counts of the hits in the scope of the recording.
-    pub counters: Counters,
-    /// Hits for which the kernel did not run the program, because it (or, at a perf tracepoint, any other program)
-    /// was already running on that CPU.
-    pub missed: u64,
-}
-
-/// The attach point of a program of an event.
-#[derive(Clone, Copy, Debug)]
-pub struct EventHook<'a> {
-    /// The event.
-    pub format: &'a Format,
-    /// The hook.
-    pub point: &'a AttachPoint,
-    /// Why no raw tracepoint is used; empty if one is used, and for probes.
-    pub reason: &'a str,
-}
 
 /// A running recording.
 #[derive(Debug)]
@@ -108,6 +89,11 @@ pub struct Recorder {
     waiter: Waiter,
     /// Limit of the reader's next sleep.
     period: Duration,
+    /// Whether the sink knows the events.
+    begun: bool,
+    /// The lost hits that the sink knows, by CPU, and when they were summed.
+    lost: Vec<u64>,
+    lost_summed: Instant,
 }
 
 impl Recorder {
@@ -144,7 +130,17 @@ impl Recorder {
         let session = engine.attachments.session(InstanceId::TOP).ok_or(ErrorKind::Gone)?;
         let waiter = Waiter::new(session.queue.rings()).map_err(CommandError::from)?;
         let stream = RecordStream::new();
-        let mut recorder = Self { engine, events, stream, waiter, period: FIRST_PERIOD };
+        let lost = vec![0; session.queue.cpus() as usize];
+        let mut recorder = Self {
+            engine,
+            events,
+            stream,
+            waiter,
+            period: FIRST_PERIOD,
+            begun: false,
+            lost,
+            lost_summed: Instant::now(),
+        };
         let Self { engine, events, stream, .. } = &mut recorder;
         reconcile(engine, InstanceId::TOP, events, Goal::On)
             .map_err(|error| refused(engine, events, error))?;
@@ -167,17 +163,6 @@ impl Recorder {
     /// The number of attached events.
     pub fn events(&self) -> usize {
         self.events.len()
-    }
-
-    /// The attach points of each event's programs.
-    pub fn hooks(&self) -> impl Iterator<Item = EventHook<'_>> {
-        let each = self.session().into_iter().flat_map(|session| {
-            self.events.iter().flat_map(|event| {
-                let format = self.engine.registry.events().known_format(*event);
-                attached_event::hooks(session, *event).map(move |(point, reason)| (format, point, reason))
-            })
-        });
-        each.filter_map(|(format, point, reason)| Some(EventHook { format: format?, point, reason }))
     }
 
     /// Starts recording.
@@ -207,24 +192,65 @@ impl Recorder {
         self.waiter.wait(limit.min(period))
     }
 
-    /// Shows the records that can be shown in order of time by now.
-    pub fn poll(&mut self, show: impl FnMut(&ShownRecord<'_>)) {
+    /// Passes on the records that can be passed on in order of time by now. Returns `Break` once the sink wants no more
+    /// records.
+    pub fn poll(&mut self, sink: &mut dyn RecordSink) -> ControlFlow<()> {
         let now = monotonic();
-        self.pass_on(Some(now), show);
+        self.begin(sink);
+        let flow = self.pass_on(Some(now), sink);
+        if self.lost_summed.elapsed() >= LOST_PERIOD {
+            self.report_lost(sink);
+        }
+        flow
     }
 
-    /// Stops recording and shows the remaining records.
-    pub fn finish(&mut self, mut show: impl FnMut(&ShownRecord<'_>)) {
+    /// Stops recording, passes on the remaining records, and finishes the sink.
+    pub fn finish(&mut self, sink: &mut dyn RecordSink) {
         if let Some(session) = self.session() {
             session.kernel().switches().set_tracing(false);
         }
+        self.begin(sink);
         let start = Instant::now();
         loop {
-            self.pass_on(None, &mut show);
+            let _ = self.pass_on(None, sink);
             if self.stream.taken() >= self.recorded() || start.elapsed() > LAST_HITS {
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));
+        }
+        self.report_lost(sink);
+        sink.finish(&self.counts(), self.missed_together());
+    }
+
+    /// Passes the events and their hooks to the sink, once.
+    fn begin(&mut self, sink: &mut dyn RecordSink) {
+        if std::mem::replace(&mut self.begun, true) {
+            return;
+        }
+        let Some(session) = self.session() else { return };
+        let recorded = |event: &EventId| {
+            let format = self.engine.registry.events().known_format(*event)?;
+            let hooks = attached_event::hooks(session, *event);
+            let hooks = hooks.map(|(point, reason)| EventHook { point, reason }).collect();
+            Some(RecordedEvent { format, hooks })
+        };
+        let events: Vec<RecordedEvent<'_>> = self.events.iter().filter_map(recorded).collect();
+        let facts = &self.engine.facts;
+        sink.begin(&RecordStart { events: &events, cpus: facts.cpus(), kernel: facts.version() });
+    }
+
+    /// Passes the numbers of hits to the sink that were lost since the last call.
+    fn report_lost(&mut self, sink: &mut dyn RecordSink) {
+        self.lost_summed = Instant::now();
+        let Self { engine, lost, .. } = self;
+        let Some(session) = engine.attachments.session(InstanceId::TOP) else { return };
+        for (cpu, known) in (0..).zip(lost) {
+            let dropped = session.counts(cpu).dropped;
+            let hits = dropped.saturating_sub(*known);
+            if hits > 0 {
+                *known = dropped;
+                sink.lost(cpu, hits);
+            }
         }
     }
 
@@ -237,21 +263,29 @@ impl Recorder {
         of_events.chain(of_names).sum()
     }
 
-    fn pass_on(&mut self, now: Option<u64>, show: impl FnMut(&ShownRecord<'_>)) {
-        let Engine { attachments, tasks, .. } = &mut self.engine;
-        let Some(session) = attachments.session_mut(InstanceId::TOP) else { return };
+    fn pass_on(&mut self, now: Option<u64>, sink: &mut dyn RecordSink) -> ControlFlow<()> {
+        let Engine { attachments, tasks, facts, .. } = &mut self.engine;
+        let Some(session) = attachments.session_mut(InstanceId::TOP) else {
+            return ControlFlow::Continue(());
+        };
         #[cfg(feature = "bpf-log")]
         session.kernel_mut().show_logs();
-        self.stream.pass_on((&mut session.queue.drain, Arc::make_mut(tasks)), now, show);
+        self.stream.pass_on((&mut session.queue.drain, Arc::make_mut(tasks)), now, facts, sink)
     }
 
     /// The counts of each event's hits so far.
-    pub fn counts(&self) -> Vec<Count> {
+    pub fn counts(&self) -> Vec<EventCounts> {
         let Some(session) = self.session() else { return Vec::new() };
         let count = |event: &EventId| {
-            let counts = attached_event::counts(session, *event);
-            let event = self.engine.registry.events().full_name(*event);
-            Count { event, counters: counts.counters, missed: counts.missed }
+            let HitCounts { counters, missed } = attached_event::counts(session, *event);
+            EventCounts {
+                event: self.engine.registry.events().full_name(*event),
+                hits: counters.hits(),
+                filtered: counters.filtered,
+                recorded: counters.recorded,
+                dropped: counters.dropped,
+                missed,
+            }
         };
         self.events.iter().map(count).collect()
     }

@@ -14,5 +14,4 @@ pub use mark::{Mark, Writer};
 pub use marks::Marks;
 pub use pages::Pages;
 pub use record_intake::{collect_names, leave_unread};
-pub use record_stream::ShownRecord;
 pub use text::{Filled, LineContext, Lines, Pipe};

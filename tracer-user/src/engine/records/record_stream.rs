@@ -1,28 +1,18 @@
-//! The records of a recording, passed from the rings to a sink in order of time. They are not copied into the buffers
-//! of the instance.
+//! The records of a recording, passed from the rings to a [`RecordSink`] in order of time. They are not copied into
+//! the buffers of the instance.
 //!
 //! The two events that change names of threads are in the same stream. So each record is shown with the name that the
 //! thread had at that time.
 
-use std::sync::Arc;
+use std::{ops::ControlFlow, sync::Arc};
 
 use tracer_abi::{COMMON_SIZE, control};
 
 use crate::{
-    engine::{records::names::NameEvents, tasks::TaskNames},
-    render::Printer,
+    engine::{facts::Facts, records::names::NameEvents, tasks::TaskNames},
+    render::{Printer, RecordSink, RecordView, line::Stamp},
     ring::{Drain, Record},
 };
-
-/// A record with everything that is needed to show it.
-pub struct ShownRecord<'a> {
-    /// The record, with its time and CPU.
-    pub record: Record<'a>,
-    /// The event.
-    pub printer: &'a Arc<Printer>,
-    /// Names of threads.
-    pub tasks: &'a TaskNames,
-}
 
 /// The value in [`RecordStream::by_kind`] for a kind without a printer.
 const NO_PRINTER: u16 = u16::MAX;
@@ -36,6 +26,8 @@ pub(crate) struct RecordStream {
     by_kind: Vec<u16>,
     wants_groups: bool,
     taken: u64,
+    /// Whether the sink wants no more records.
+    is_full: bool,
 }
 
 impl RecordStream {
@@ -47,6 +39,7 @@ impl RecordStream {
             by_kind: vec![NO_PRINTER; usize::from(control::FIRST)],
             wants_groups: false,
             taken: 0,
+            is_full: false,
         }
     }
 
@@ -79,14 +72,15 @@ impl RecordStream {
     }
 
     /// Passes on the records that are old enough at time `now`. `None` passes on all remaining records, once no
-    /// program runs.
+    /// program runs. Returns `Break` once the sink wants no more records; the others are dropped.
     pub(crate) fn pass_on(
         &mut self,
         (drain, tasks): (&mut Drain, &mut TaskNames),
         now: Option<u64>,
-        mut show: impl FnMut(&ShownRecord<'_>),
-    ) {
-        let Self { names, printers, by_kind, wants_groups, taken } = self;
+        facts: &Facts,
+        sink: &mut dyn RecordSink,
+    ) -> ControlFlow<()> {
+        let Self { names, printers, by_kind, wants_groups, taken, is_full } = self;
         let pass_on = |record: Record<'_>| {
             // The drain passes on no shorter records.
             let Some([low, high, _, _, pid @ ..]) = record.payload.first_chunk::<COMMON_SIZE>() else {
@@ -103,12 +97,18 @@ impl RecordStream {
                 return;
             };
             *taken += 1;
+            if *is_full {
+                return;
+            }
             tasks.look_up(i32::from_ne_bytes(*pid), *wants_groups);
-            show(&ShownRecord { record, printer, tasks });
+            let stamp = Stamp { cpu: record.cpu, time: record.time };
+            let view = RecordView { stamp, payload: record.payload, printer, tasks, env: facts };
+            *is_full = sink.record(&view).is_break();
         };
         match now {
             Some(now) => drain.merge(now, pass_on),
             None => drain.finish(pass_on),
         }
+        if self.is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 }
