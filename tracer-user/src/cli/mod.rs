@@ -22,6 +22,7 @@ use std::{
 
 use clap::Parser;
 
+use crate::api::{RecordError, RecordErrorKind};
 use args::{Args, Command};
 
 /// Exit code of an invalid command line, the same as clap's.
@@ -49,6 +50,7 @@ pub fn main() -> ExitCode {
     let ansi = stays && std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi).with_writer(|| log::Log).init();
     let is_daemon = matches!(&args.command, Command::Mount(_));
+    let explains = matches!(&args.command, Command::Explain(_));
     let result = match args.command {
         Command::Record(args) => record::run(&args),
         Command::Hist(args) => hist::run(&args),
@@ -75,11 +77,10 @@ pub fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{} {}", style::error("error:"), style::chain(&error));
-            let usage = error.downcast_ref::<crate::engine::record::SelectError>().is_some()
-                || error
-                    .downcast_ref::<crate::api::RecordError>()
-                    .is_some_and(crate::api::RecordError::is_usage);
-            ExitCode::from(if usage { USAGE } else { 1 })
+            let is_usage = error
+                .downcast_ref::<RecordError>()
+                .is_some_and(|error| error.is_usage() || explains && error.kind() == RecordErrorKind::Probe);
+            ExitCode::from(if is_usage { USAGE } else { 1 })
         }
     }
 }

@@ -24,7 +24,7 @@ pub struct RecordingBuilder {
     command: Option<Command>,
     whole_system: bool,
     tgid: bool,
-    options: Options,
+    pub(super) options: Options,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -158,9 +158,9 @@ impl RecordingBuilder {
 #[derive(Debug)]
 #[must_use = "a selection does nothing before `attach`"]
 pub struct SelectedRecording {
-    builder: RecordingBuilder,
-    selection: Selection,
-    facts: Arc<Facts>,
+    pub(super) builder: RecordingBuilder,
+    pub(super) selection: Selection,
+    pub(super) facts: Arc<Facts>,
 }
 
 impl SelectedRecording {

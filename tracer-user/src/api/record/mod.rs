@@ -1,4 +1,4 @@
-//! Recording events as an iterator of typed events: what `tracer record` does, for Rust programs.
+//! Recording events, with a sink or as an iterator of typed events: what `tracer record` does, for Rust programs.
 //!
 //! [`Recording::builder`] names what is recorded: events of the kernel with filters, probes, events of programs, and
 //! the threads that are traced. [`RecordingBuilder::start`] attaches eBPF programs to the events.
@@ -21,6 +21,9 @@
 //! # Ok::<(), tracer_user::api::RecordError>(())
 //! ```
 //!
+//! [`Recording::poll`] passes the records to a [`RecordSink`] instead, without a copy of each. [`RecordWriter`] is a sink
+//! that writes lines or JSON.
+//!
 //! Records wait in a ring of each CPU ([`RecordingBuilder::ring_bytes`]) until the program takes them. A hit that finds
 //! its ring full is dropped and counted. Every hit is in exactly one count: `hits = filtered + recorded + dropped`.
 //! Take them at least every six days, because a record holds only the low 50 bits of its time.
@@ -28,6 +31,7 @@
 mod builder;
 mod error;
 mod event;
+mod explain;
 mod writer;
 
 use std::{

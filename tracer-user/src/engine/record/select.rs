@@ -57,6 +57,8 @@ pub struct SelectedEvent<'a> {
     pub format: &'a Format,
     /// The filter.
     pub filter: Option<&'a Filter>,
+    /// The text of the filter, unless it was changed.
+    pub filter_text: Option<&'a [u8]>,
     /// Its probes; empty if no definition made it.
     pub probes: Vec<Probe>,
 }
@@ -151,29 +153,29 @@ impl Selection {
             .map(|text| resolve::filter(text.as_bytes(), format, &*facts))
             .transpose()
             .map_err(|error| SelectError::Filter { event: format.full_name(), error: Box::new(error) })?;
-        self.put_filter(event, filter);
+        self.put_filter(event, filter, text.unwrap_or_default());
         Ok(())
     }
 
-    fn put_filter(&mut self, event: EventId, filter: Option<Filter>) {
+    fn put_filter(&mut self, event: EventId, filter: Option<Filter>, text: &str) {
         let Some(state) = self.engine.instances.get_mut(InstanceId::TOP) else { return };
         match filter {
             Some(filter) => {
-                state.filters.insert(event, Filtering { shown: Vec::new(), filter: Some(filter) })
+                state.filters.insert(event, Filtering { shown: text.into(), filter: Some(filter) })
             }
             None => state.filters.remove(&event),
         };
     }
 
-    fn filter(&self, event: EventId) -> Option<&Filter> {
-        self.engine.instances.get(InstanceId::TOP)?.filters.get(&event)?.filter.as_ref()
+    fn filter(&self, event: EventId) -> Option<&Filtering> {
+        self.engine.instances.get(InstanceId::TOP)?.filters.get(&event)
     }
 
     /// Records only hits of threads with this name.
     fn keep_comm(&mut self, comm: &str) {
         for event in self.events.clone() {
-            let filter = self.filter(event).cloned();
-            self.put_filter(event, Some(and_comm(filter, comm)));
+            let filter = self.filter(event).and_then(|filter| filter.filter.clone());
+            self.put_filter(event, Some(and_comm(filter, comm)), "");
         }
     }
 
@@ -209,21 +211,29 @@ impl Selection {
         let registry = &self.engine.registry;
         self.events.iter().filter_map(|event| {
             let defined = registry.dynamic().probes_of(*event).unwrap_or_default();
+            let filter = self.filter(*event);
             Some(SelectedEvent {
                 format: registry.events().format(*event, &self.engine.facts)?,
-                filter: self.filter(*event),
+                filter: filter.and_then(|filter| filter.filter.as_ref()),
+                filter_text: filter.map(|filter| &filter.shown[..]).filter(|text| !text.is_empty()),
                 probes: defined.into_iter().map(|defined| defined.probe).collect(),
             })
         })
     }
 
-    /// The plan by which each event would be attached. Each hook is tried as in a recording.
+    /// The plan by which each event without probes would be attached. Each hook is tried as in a recording.
     ///
     /// # Errors
     /// The kernel refuses to make maps.
     pub fn try_hooks(&mut self, perf_tracepoints_only: bool) -> Result<Vec<AttachPlan>, StartError> {
+        let dynamic = self.engine.registry.dynamic();
+        let events: Vec<EventId> =
+            self.events.iter().copied().filter(|event| dynamic.probes_of(*event).is_none()).collect();
+        if events.is_empty() {
+            return Ok(Vec::new());
+        }
         // Two programs try each hook.
-        let slots = 2 * self.events.len() as u32;
+        let slots = 2 * events.len() as u32;
         let sizes = RecordingOptions { ring_bytes: TRIAL_RING_BYTES, slots, listed_only: false };
         self.engine.attachments = Attachments::new(AttachOptions {
             perf_tracepoints_only,
@@ -232,9 +242,10 @@ impl Selection {
             ..AttachOptions::default()
         });
         self.engine.make_session(InstanceId::TOP)?;
-        off_thread::choose_hooks(&mut self.engine, &self.events);
+        off_thread::choose_hooks(&mut self.engine, &events);
         let hooks = self.engine.attachments.hooks();
-        Ok(self.events().map(|event| hooks.of(event.format)).collect())
+        let without_probes = self.events().filter(|event| event.probes.is_empty());
+        Ok(without_probes.map(|event| hooks.of(event.format)).collect())
     }
 }
 
