@@ -1,7 +1,7 @@
 //! Linux event tracing with the semantics of tracefs, done by eBPF.
 //!
-//! [`api`] is the public library: it records events as an iterator, and defines, enables and emits events. Everything
-//! else is private.
+//! [`api`] is the public library: it records events, counts them in histograms, and defines, enables and emits events.
+//! Everything else is private.
 //!
 //! The feature `internals` makes the layers below public for the tests, benchmarks and fuzz targets of this
 //! workspace. It is unstable: any version may change it.

@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use tracer_tests::host;
 use tracer_user::api::{
-    EventCounts, Progress, Received, RecordErrorKind, RecordSink, RecordStart, RecordView, Recording,
+    EventCounts, HistErrorKind, Histograms, Progress, Received, RecordErrorKind, RecordSink, RecordStart,
+    RecordView, Recording,
 };
 
 /// A command that reads and writes 4,096 bytes this many times.
@@ -182,6 +183,22 @@ fn lost_hits_are_reported_and_counted() {
             sink.records == counts.recorded && counts.hits == counts.recorded + counts.dropped,
             "{sink:?}"
         );
+        Ok(())
+    });
+}
+
+#[test]
+fn errors_of_histograms_have_kinds() {
+    host::as_root(|| {
+        for (builder, expected) in [
+            (Histograms::builder().histogram("sched:no_such_event", "keys=pid"), HistErrorKind::NoEvent),
+            (Histograms::builder().histogram("sched:sched_switch", "keys=nothing"), HistErrorKind::Histogram),
+            (Histograms::builder().synthetic("x float y"), HistErrorKind::Definition),
+            (Histograms::builder().probe("nonsense"), HistErrorKind::Definition),
+        ] {
+            let error = builder.start().map(drop).err().context("no error")?;
+            ensure!(error.kind() == expected, "{error}: {:?}", error.kind());
+        }
         Ok(())
     });
 }

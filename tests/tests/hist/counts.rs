@@ -10,12 +10,8 @@ use std::sync::{Arc, Barrier};
 use rustix::process::{getppid, getsid};
 use rustix::thread::gettid;
 use tracer_tests::host::{self, Tracefs};
-use tracer_user::engine::attachments::AttachOptions;
+use tracer_user::api::{HistError, Histograms};
 use tracer_user::engine::facts::Facts;
-use tracer_user::engine::hist::{HistError, HistRequest, Histograms};
-
-const OWN: AttachOptions =
-    AttachOptions { perf_tracepoints_only: false, own: true, without_names: false, recording: None };
 
 /// System call number of getppid(2).
 #[cfg(target_arch = "x86_64")]
@@ -29,18 +25,23 @@ const GETSID: u32 = 124;
 #[cfg(target_arch = "aarch64")]
 const GETSID: u32 = 156;
 
+/// Starts a histogram that counts hits of this process too.
 fn try_start(
     event: &str,
     command: &str,
-    options: AttachOptions,
+    perf_tracepoints_only: bool,
     facts: &Arc<Facts>,
 ) -> Result<Histograms, HistError> {
-    let histograms = vec![(event.to_owned(), command.to_owned())];
-    Histograms::start(&HistRequest { histograms, ..HistRequest::default() }, options, Arc::clone(facts))
+    Histograms::builder()
+        .histogram(event, command)
+        .own(true)
+        .perf_tracepoints_only(perf_tracepoints_only)
+        .start_with(Arc::clone(facts))
 }
 
-fn start(event: &str, command: &str, options: AttachOptions, facts: &Arc<Facts>) -> Histograms {
-    try_start(event, command, options, facts).unwrap_or_else(|error| panic!("{event} {command}: {error}"))
+fn start(event: &str, command: &str, perf_tracepoints_only: bool, facts: &Arc<Facts>) -> Histograms {
+    try_start(event, command, perf_tracepoints_only, facts)
+        .unwrap_or_else(|error| panic!("{event} {command}: {error}"))
 }
 
 fn text(histogram: &mut Histograms) -> String {
@@ -61,10 +62,9 @@ fn every_hit_is_counted_once() {
     let _tracefs = Tracefs::find_or_mount().unwrap();
     let facts = Arc::new(Facts::running().unwrap());
     for tracepoint in [false, true] {
-        let options = AttachOptions { perf_tracepoints_only: tracepoint, ..OWN };
         let tid = gettid().as_raw_nonzero();
         let command = format!("keys=id:vals=id if common_pid == {tid} && id == {GETPPID}");
-        let mut histogram = start("raw_syscalls:sys_enter", &command, options, &facts);
+        let mut histogram = start("raw_syscalls:sys_enter", &command, tracepoint, &facts);
         for _ in 0..1234 {
             let _ = getppid();
         }
@@ -97,8 +97,8 @@ fn sums_are_exact_on_all_cpus() {
     // Only the hits of these threads: other processes make the same call.
     let of_us = format!("id == {GETPPID} && comm == \"{NAME}\"");
 
-    let mut same = start("raw_syscalls:sys_enter", &format!("keys=id if {of_us}"), OWN, &facts);
-    let mut own = start("raw_syscalls:sys_enter", &format!("keys=common_pid if {of_us}"), OWN, &facts);
+    let mut same = start("raw_syscalls:sys_enter", &format!("keys=id if {of_us}"), false, &facts);
+    let mut own = start("raw_syscalls:sys_enter", &format!("keys=common_pid if {of_us}"), false, &facts);
     let barrier = Barrier::new(THREADS);
     let tids: Vec<i32> = std::thread::scope(|scope| {
         let one = || {
@@ -138,7 +138,7 @@ fn full_tables_count_drops() {
     let facts = Arc::new(Facts::running().unwrap());
     let tid = gettid().as_raw_nonzero();
     let command = format!("keys=count:size=128 if common_pid == {tid} && count > 1000");
-    let mut histogram = start("syscalls:sys_enter_write", &command, OWN, &facts);
+    let mut histogram = start("syscalls:sys_enter_write", &command, false, &facts);
     let null = fs::OpenOptions::new().write(true).open("/dev/null").unwrap();
     let bytes = vec![0; 2000];
     for length in 1001..1301 {
@@ -238,8 +238,7 @@ fn tables_are_the_kernels() {
         };
         let command = format!("{command} if common_pid == {tid}{only}");
         for tracepoint in [false, true] {
-            let options = AttachOptions { perf_tracepoints_only: tracepoint, ..OWN };
-            let Ok(mut ours) = try_start(event, &command, options, &facts) else {
+            let Ok(mut ours) = try_start(event, &command, tracepoint, &facts) else {
                 assert!(command.contains("not_there"), "{event} {command}");
                 continue;
             };

@@ -5,18 +5,15 @@ use std::{
     io::{IsTerminal, Read, Write},
     os::unix::net::UnixStream,
     process::{Command, ExitCode},
-    sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, bail};
 
 use super::args::HistArgs;
-use crate::engine::{
-    attachments::AttachOptions,
-    confine::{self, Role},
-    facts::Facts,
-    hist::{HistError, HistRequest, Histograms},
+use crate::{
+    api::{HistError, Histograms, HistogramsBuilder},
+    engine::confine::{self, Role},
 };
 
 /// How often to check whether the command has ended.
@@ -28,9 +25,8 @@ const REST_OF_LINE: &[u8] = b"\x1b[K";
 const REST: &[u8] = b"\x1b[J";
 
 pub(super) fn run(args: &HistArgs) -> anyhow::Result<ExitCode> {
-    let facts = Arc::new(Facts::running()?);
     let signals = Signals::install().context("cannot catch signals")?;
-    let mut histograms = start(args, &facts)?;
+    let mut histograms = start(args)?;
     let ready = args.ready_fd.map(|fd| File::options().write(true).open(format!("/proc/self/fd/{fd}")));
     // The command needs the caller's privileges, so it starts before they are dropped.
     let mut child = match args.command.split_first() {
@@ -89,15 +85,14 @@ impl Signals {
     }
 }
 
-fn start(args: &HistArgs, facts: &Arc<Facts>) -> anyhow::Result<Histograms> {
-    let wanted = HistRequest {
-        synthetic: args.synthetic.clone(),
-        dynamic: args.probes.clone(),
-        histograms: pairs(&args.histograms)?,
-    };
-    let options =
-        AttachOptions { perf_tracepoints_only: args.tracepoints, own: args.own, ..AttachOptions::default() };
-    let histograms = Histograms::start(&wanted, options, Arc::clone(facts))?;
+fn start(args: &HistArgs) -> anyhow::Result<Histograms> {
+    let mut builder = Histograms::builder().own(args.own).perf_tracepoints_only(args.tracepoints);
+    builder = args.synthetic.iter().fold(builder, HistogramsBuilder::synthetic);
+    builder = args.probes.iter().fold(builder, HistogramsBuilder::probe);
+    for (event, histogram) in pairs(&args.histograms)? {
+        builder = builder.histogram(event, histogram);
+    }
+    let histograms = builder.start()?;
     for (event, hook) in histograms.hooks() {
         tracing::info!(event, ?hook, "counting");
     }

@@ -18,7 +18,7 @@
 //! | [`records`], [`tasks`] | records on their way to readers, and names of threads |
 //! | [`saved`] | the state that outlives the daemon |
 //! | [`quota`], [`payers`], [`confine`] | limits for clients, and restrictions of the process |
-//! | [`record`], [`hist`] | recordings and histograms of the command line, each in a private engine |
+//! | [`record`] | recordings, each in a private engine |
 //! | [`hooks`], [`context`] | the choice of an event's hook, and how programs read the interrupted context |
 //! | [`probes`], [`programs`] | hooks of dynamic events, and events of programs |
 
@@ -31,7 +31,6 @@ mod core;
 mod dependents;
 pub mod facts;
 pub mod handlers;
-pub mod hist;
 pub mod histograms;
 pub mod hooks;
 pub mod instances;

@@ -1,7 +1,6 @@
-//! Suggestions for an invalid histogram command: the line after the caret on the command line. The kernel has no such
-//! suggestions.
+//! Suggestions for an invalid histogram: the line after the caret. The kernel has no such suggestions.
 
-use super::error::HistError;
+use super::error::{Cause, HistError};
 use crate::{
     event::Format,
     lang::{
@@ -18,7 +17,7 @@ pub(super) fn no_event(event: &str, names: impl Iterator<Item = String>) -> Hist
         None if event.contains('=') => "; each histogram follows its event".to_owned(),
         None => "; `tracer list` shows what there is".to_owned(),
     };
-    HistError::NoEvent(event.to_owned(), hint)
+    Cause::NoEvent(event.to_owned(), hint).into()
 }
 
 /// Names that a command can use.
