@@ -24,12 +24,12 @@ const ARGS: [&str; 4] = if cfg!(target_arch = "aarch64") {
 };
 
 /// The kernel's test, up to the hits; `listing` returns the content of `kprobe_events`.
-fn generate(place: &Files, listing: &dyn Fn() -> Result<String>) -> Result<()> {
-    let mut cmd = kprobe_event_cmd_init(place, MAX_DYNEVENT_CMD_LEN);
+fn generate(files: &Files, listing: &dyn Fn() -> Result<String>) -> Result<()> {
+    let mut cmd = kprobe_event_cmd_init(files, MAX_DYNEVENT_CMD_LEN);
     kprobe_event_gen_cmd_start(&mut cmd, "gen_kprobe_test", "do_sys_openat2", &ARGS[..2])?;
     kprobe_event_add_fields(&mut cmd, &ARGS[2..])?;
     kprobe_event_gen_cmd_end(&mut cmd)?;
-    let mut cmd = kprobe_event_cmd_init(place, MAX_DYNEVENT_CMD_LEN);
+    let mut cmd = kprobe_event_cmd_init(files, MAX_DYNEVENT_CMD_LEN);
     kretprobe_event_gen_cmd_start(&mut cmd, "gen_kretprobe_test", "do_sys_openat2", &["$retval"])?;
     kretprobe_event_gen_cmd_end(&mut cmd)?;
     let wanted = listing()?;
@@ -41,19 +41,19 @@ fn generate(place: &Files, listing: &dyn Fn() -> Result<String>) -> Result<()> {
     ensure!(back == ":kprobes/gen_kretprobe_test do_sys_openat2 arg1=$retval", "{wanted}");
 
     // A second definition of the same name with other fields is refused.
-    let mut cmd = kprobe_event_cmd_init(place, MAX_DYNEVENT_CMD_LEN);
+    let mut cmd = kprobe_event_cmd_init(files, MAX_DYNEVENT_CMD_LEN);
     kprobe_event_gen_cmd_start(&mut cmd, "gen_kprobe_test", "do_sys_openat2", &["nothing=%none"])?;
     ensure!(kprobe_event_gen_cmd_end(&mut cmd) == Err(Errno::INVAL), "a register that there is none of");
     ensure!(listing()? == wanted, "{}", listing()?);
 
-    let unknown = trace_get_event_file(place, None, "kprobes", "nothing").map(drop);
+    let unknown = trace_get_event_file(files, None, "kprobes", "nothing").map(drop);
     ensure!(unknown == Err(Errno::INVAL), "{unknown:?}");
-    let nowhere = trace_get_event_file(place, Some("nowhere"), "kprobes", "gen_kprobe_test").map(drop);
+    let nowhere = trace_get_event_file(files, Some("nowhere"), "kprobes", "gen_kprobe_test").map(drop);
     ensure!(nowhere == Err(Errno::NOENT), "{nowhere:?}");
-    let top = TraceArray::named(place, None);
+    let top = TraceArray::named(files, None);
     let none = trace_array_set_clr_event(&top, Some("kprobes"), Some("nothing"), true);
     ensure!(none == Err(Errno::INVAL), "{none:?}");
-    let gone = kprobe_event_delete(place, "nothing");
+    let gone = kprobe_event_delete(files, "nothing");
     ensure!(gone == Err(Errno::NOENT), "{gone:?}");
     Ok(())
 }
@@ -74,20 +74,20 @@ fn generated_kprobes_trace_calls() {
             return Ok(());
         }
         let mounted = Mounted::start("api-kprobe")?;
-        let place = Files::at(mounted.dir());
+        let files = Files::at(mounted.dir());
         let listing = || text(mounted.dir(), "kprobe_events");
-        generate(&place, &listing)?;
+        generate(&files, &listing)?;
         if has_kprobes() {
             set(mounted.dir(), "set_event_pid", &rustix::thread::gettid().as_raw_nonzero().to_string())?;
             let events = ["gen_kprobe_test", "gen_kretprobe_test"];
-            let files = events.map(|event| trace_get_event_file(&place, None, "kprobes", event));
+            let files = events.map(|event| trace_get_event_file(&files, None, "kprobes", event));
             let [entry, back] = files;
             let (entry, back) = (entry?, back?);
             for file in [&entry, &back] {
                 let event = file.name().split_off("kprobes:".len());
                 trace_array_set_clr_event(file.tr(), Some("kprobes"), Some(&event), true)?;
             }
-            ensure!(kprobe_event_delete(&place, "gen_kprobe_test") == Err(Errno::BUSY), "it is on");
+            ensure!(kprobe_event_delete(&files, "gen_kprobe_test") == Err(Errno::BUSY), "it is on");
             drop(File::open("/dev/null")?);
             for file in [entry, back] {
                 trace_array_set_clr_event(file.tr(), Some("kprobes"), None, false)?;
@@ -101,7 +101,7 @@ fn generated_kprobes_trace_calls() {
             }
         }
         for event in ["gen_kprobe_test", "gen_kretprobe_test"] {
-            kprobe_event_delete(&place, event)?;
+            kprobe_event_delete(&files, event)?;
         }
         ensure!(listing()?.is_empty(), "{}", listing()?);
         Ok(())

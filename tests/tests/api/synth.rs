@@ -64,10 +64,10 @@ fn seven<'a>(comm: &'a str, text: &'a str, number: i32) -> [Value<'a>; 7] {
 }
 
 /// The kernel's test; `records` returns the lines of the trace.
-fn generate(place: &Files, records: &dyn Fn() -> Result<Vec<String>>) -> Result<()> {
-    let file = |event: &str| trace_get_event_file(place, None, "synthetic", event);
+fn generate(files: &Files, records: &dyn Fn() -> Result<Vec<String>>) -> Result<()> {
+    let file = |event: &str| trace_get_event_file(files, None, "synthetic", event);
 
-    let mut cmd = synth_event_cmd_init(place, MAX_DYNEVENT_CMD_LEN);
+    let mut cmd = synth_event_cmd_init(files, MAX_DYNEVENT_CMD_LEN);
     synth_event_gen_cmd_start(&mut cmd, "gen_synth_test", &FIRST)?;
     for (ty, name) in MORE {
         synth_event_add_field(&mut cmd, ty, name)?;
@@ -77,7 +77,7 @@ fn generate(place: &Files, records: &dyn Fn() -> Result<Vec<String>>) -> Result<
     turn(&generated, true)?;
     synth_event_trace_array(&generated, &seven("hula hoops", "thneed", 598))?;
 
-    let mut cmd = synth_event_cmd_init(place, MAX_DYNEVENT_CMD_LEN);
+    let mut cmd = synth_event_cmd_init(files, MAX_DYNEVENT_CMD_LEN);
     synth_event_gen_cmd_start(&mut cmd, "empty_synth_test", &[])?;
     synth_event_add_fields(&mut cmd, &FIRST)?;
     for (ty, name) in MORE {
@@ -88,7 +88,7 @@ fn generate(place: &Files, records: &dyn Fn() -> Result<Vec<String>>) -> Result<
     turn(&empty, true)?;
     synth_event_trace_array(&empty, &seven("tiddlywinks", "thneed_2.0", 399))?;
 
-    synth_event_create(place, "create_synth_test", &CREATED)?;
+    synth_event_create(files, "create_synth_test", &CREATED)?;
     let created = file("create_synth_test")?;
     turn(&created, true)?;
     let nine = |pid: u32, texts: [&'static str; 4], number: i32| -> [Value<'static>; 9] {
@@ -117,22 +117,22 @@ fn generate(place: &Files, records: &dyn Fn() -> Result<Vec<String>>) -> Result<
     let found = records()?;
     ensure!(found == LINES, "{found:#?}");
 
-    contracts(place, &generated, &created, records)?;
+    contracts(files, &generated, &created, records)?;
     for event in [generated, empty, created] {
         turn(&event, false)?;
         trace_put_event_file(event);
     }
     for event in ["gen_synth_test", "empty_synth_test", "create_synth_test"] {
-        synth_event_delete(place, event)?;
+        synth_event_delete(files, event)?;
     }
-    ensure!(synth_event_delete(place, "gen_synth_test") == Err(Errno::NOENT), "it is gone");
+    ensure!(synth_event_delete(files, "gen_synth_test") == Err(Errno::NOENT), "it is gone");
     Ok(())
 }
 
 /// Checks the contracts of the functions: refused calls, calls that trace in spite of an error, and calls without
 /// effect.
 fn contracts(
-    place: &Files,
+    files: &Files,
     generated: &TraceEventFile<'_>,
     created: &TraceEventFile<'_>,
     records: &dyn Fn() -> Result<Vec<String>>,
@@ -179,10 +179,10 @@ fn contracts(
     for values in [&seven("a", "b", 1)[..6], &[Value::Number(1); 7], &[]] {
         ensure!(synth_event_trace(generated, values) == Err(Errno::INVAL), "{values:?}");
     }
-    ensure!(synth_event_delete(place, "gen_synth_test") == Err(Errno::BUSY), "it is on");
-    let twice = synth_event_create(place, "gen_synth_test", &FIRST);
+    ensure!(synth_event_delete(files, "gen_synth_test") == Err(Errno::BUSY), "it is on");
+    let twice = synth_event_create(files, "gen_synth_test", &FIRST);
     ensure!(twice == Err(Errno::EXIST), "{twice:?}");
-    let mut cmd = synth_event_cmd_init(place, MAX_DYNEVENT_CMD_LEN);
+    let mut cmd = synth_event_cmd_init(files, MAX_DYNEVENT_CMD_LEN);
     synth_event_gen_cmd_array_start(&mut cmd, "bad_synth_test", &FIRST)?;
     synth_event_add_field_str(&mut cmd, "float f")?;
     ensure!(synth_event_gen_cmd_end(&mut cmd) == Err(Errno::INVAL), "no such type");
@@ -197,7 +197,7 @@ fn contracts(
     synth_event_trace_end(state)?;
     ensure!(new()?.len() == 3, "{:#?}", new()?);
     // An event of another kind accepts no values.
-    let other = trace_get_event_file(place, None, "sched", "sched_kthread_stop")?;
+    let other = trace_get_event_file(files, None, "sched", "sched_kthread_stop")?;
     ensure!(synth_event_trace(&other, &[1.into()]) == Err(Errno::INVAL), "not synthetic");
     Ok(())
 }
@@ -210,13 +210,13 @@ fn the_kernels_test_by_files() {
         }
         let mounted = Mounted::start("api-synth")?;
         let dir = mounted.dir();
-        let place = Files::at(dir);
-        generate(&place, &|| Ok(bodies(&text(dir, "trace")?)))?;
+        let files = Files::at(dir);
+        generate(&files, &|| Ok(bodies(&text(dir, "trace")?)))?;
 
         // An instance has its own filter, triggers and enable state. It cannot be removed while its event is in use.
         let one = mounted.instance("one")?;
-        synth_event_create(&place, "wakeup", &[("u64", "lat"), ("char[]", "who")])?;
-        let file = trace_get_event_file(&place, Some("one"), "synthetic", "wakeup")?;
+        synth_event_create(&files, "wakeup", &[("u64", "lat"), ("char[]", "who")])?;
+        let file = trace_get_event_file(&files, Some("one"), "synthetic", "wakeup")?;
         ensure!(std::fs::remove_dir(&one).is_err(), "it is held");
         turn(&file, true)?;
         set(&one, "events/synthetic/wakeup/filter", "lat > 10 && who ~ \"a*\"")?;
@@ -229,15 +229,15 @@ fn the_kernels_test_by_files() {
         let found = bodies(&text(&one, "trace")?);
         ensure!(found == ["wakeup: lat=20 who=ab", "wakeup: lat=30 who=abc"], "{found:?}");
         ensure!(bodies(&text(dir, "trace")?).iter().all(|line| !line.starts_with("wakeup")), "the top's");
-        synth_event_create(&place, "fixed", &[("u64", "lat")])?;
-        let fixed = trace_get_event_file(&place, Some("one"), "synthetic", "fixed")?;
+        synth_event_create(&files, "fixed", &[("u64", "lat")])?;
+        let fixed = trace_get_event_file(&files, Some("one"), "synthetic", "fixed")?;
         ensure!(synth_event_trace_start(&fixed).is_ok(), "an event that is off");
         trace_array_set_clr_event(fixed.tr(), Some("synthetic"), Some("fixed"), true)?;
         let off = synth_event_trace_start(&fixed).map(drop);
         ensure!(off == Err(Errno::INVAL), "nothing is recorded: {off:?}");
         trace_array_set_clr_event(fixed.tr(), Some("synthetic"), Some("fixed"), false)?;
         trace_put_event_file(fixed);
-        synth_event_delete(&place, "fixed")?;
+        synth_event_delete(&files, "fixed")?;
 
         // A trigger without a filter soft-disables the event before the next record.
         set(&one, "tracing_on", "1")?;
@@ -251,7 +251,7 @@ fn the_kernels_test_by_files() {
         turn(&file, false)?;
         enable = text(&one, "events/synthetic/wakeup/enable")?;
         ensure!(enable == "0\n", "{enable}");
-        synth_event_delete(&place, "wakeup")?;
+        synth_event_delete(&files, "wakeup")?;
         let gone = synth_event_trace(&file, &[50.into(), "a".into()]);
         ensure!(gone == Err(Errno::NODEV), "{gone:?}");
         trace_put_event_file(file);

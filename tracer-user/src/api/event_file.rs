@@ -29,17 +29,13 @@ pub struct TraceEventFile<'a> {
     tr: TraceArray<'a>,
     system: String,
     event: String,
-    opened: OpenEvent,
+    pub(super) opened: OpenEvent,
 }
 
 impl<'a> TraceEventFile<'a> {
     /// The event's instance.
     pub fn tr(&self) -> &TraceArray<'a> {
         &self.tr
-    }
-
-    pub(super) fn opened(&self) -> &OpenEvent {
-        &self.opened
     }
 
     /// `system:event`.

@@ -175,7 +175,7 @@ impl Files {
 
 /// The kind of value of a synthetic event's field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FieldKind {
+pub(super) enum FieldKind {
     /// A number.
     Number,
     /// A text of fixed length.
@@ -188,11 +188,9 @@ pub enum FieldKind {
 
 /// A field of a synthetic event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SynthField {
-    /// Name.
-    pub name: String,
-    /// The kind of its value.
-    pub kind: FieldKind,
+pub(super) struct SynthField {
+    pub(super) name: String,
+    pub(super) kind: FieldKind,
 }
 
 /// The fields of a format.

@@ -3,12 +3,12 @@
 //! ```no_run
 //! use tracer_user::api::{Errno, Files, dynevent::MAX_DYNEVENT_CMD_LEN, kprobe::*};
 //!
-//! let place = Files::at("/sys/kernel/tracing");
-//! let mut cmd = kprobe_event_cmd_init(&place, MAX_DYNEVENT_CMD_LEN);
+//! let files = Files::at("/sys/kernel/tracing");
+//! let mut cmd = kprobe_event_cmd_init(&files, MAX_DYNEVENT_CMD_LEN);
 //! kprobe_event_gen_cmd_start(&mut cmd, "gen_kprobe_test", "do_sys_open", &["dfd=%ax", "filename=%dx"])?;
 //! kprobe_event_add_fields(&mut cmd, &["flags=%cx", "mode=+4($stack)"])?;
 //! kprobe_event_gen_cmd_end(&mut cmd)?;
-//! kprobe_event_delete(&place, "gen_kprobe_test")?;
+//! kprobe_event_delete(&files, "gen_kprobe_test")?;
 //! # Ok::<(), Errno>(())
 //! ```
 
@@ -113,7 +113,7 @@ pub fn kretprobe_event_gen_cmd_end(cmd: &mut DyneventCmd<'_>) -> Result<(), Errn
 /// Deletes the kprobe event `NAME` or `GROUP/NAME`.
 ///
 /// # Errors
-/// `ENOENT` if it does not exist, `EBUSY` while it is enabled or held.
+/// `ENOENT` if it does not exist, `EBUSY` while it is enabled.
 pub fn kprobe_event_delete(files: &Files, name: &str) -> Result<(), Errno> {
     if name.contains(char::is_whitespace) {
         return Err(Errno::INVAL);

@@ -23,7 +23,7 @@ pub mod wire;
 pub use crate::render::{
     CpuSet, EventCounts, EventHook, FieldValue, Numbers, RecordSink, RecordStart, RecordView, RecordedEvent,
 };
-pub use files::{FieldKind, Files, SynthField};
+pub use files::Files;
 pub use hist::{HistError, HistErrorKind, Histograms, HistogramsBuilder};
 pub use record::{
     Event, LineOptions, Progress, Received, RecordError, RecordErrorKind, RecordWriter, Recording,

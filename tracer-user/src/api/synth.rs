@@ -4,12 +4,12 @@
 //! ```no_run
 //! use tracer_user::api::{Errno, Files, dynevent::MAX_DYNEVENT_CMD_LEN, synth::*};
 //!
-//! let place = Files::at("/sys/kernel/tracing");
+//! let files = Files::at("/sys/kernel/tracing");
 //! // In one step,
-//! synth_event_create(&place, "schedtest", &[("pid_t", "next_pid_field"), ("char[16]", "next_comm_field")])?;
-//! synth_event_delete(&place, "schedtest")?;
+//! synth_event_create(&files, "schedtest", &[("pid_t", "next_pid_field"), ("char[16]", "next_comm_field")])?;
+//! synth_event_delete(&files, "schedtest")?;
 //! // or piece by piece.
-//! let mut cmd = synth_event_cmd_init(&place, MAX_DYNEVENT_CMD_LEN);
+//! let mut cmd = synth_event_cmd_init(&files, MAX_DYNEVENT_CMD_LEN);
 //! synth_event_gen_cmd_start(&mut cmd, "schedtest", &[("pid_t", "next_pid_field")])?;
 //! synth_event_add_field(&mut cmd, "u64", "ts_ns")?;
 //! synth_event_add_field_str(&mut cmd, "char[16] next_comm_field")?;
@@ -136,7 +136,7 @@ pub fn synth_event_create(files: &Files, name: &str, fields: &[SynthFieldDesc<'_
 /// Deletes an event.
 ///
 /// # Errors
-/// `ENOENT` if it does not exist, `EBUSY` while it is enabled, held, or used by a histogram.
+/// `ENOENT` if it does not exist, `EBUSY` while it is enabled or used by a histogram.
 pub fn synth_event_delete(files: &Files, name: &str) -> Result<(), Errno> {
     if name.is_empty() || name.contains([' ', '\t', '\n', ';']) {
         return Err(Errno::NOENT);

@@ -8,8 +8,8 @@
 //! ```no_run
 //! use tracer_user::api::{Errno, Files, event_file::*, trace::*};
 //!
-//! let place = Files::at("/sys/kernel/tracing");
-//! let file = trace_get_event_file(&place, None, "synthetic", "schedtest")?;
+//! let files = Files::at("/sys/kernel/tracing");
+//! let file = trace_get_event_file(&files, None, "synthetic", "schedtest")?;
 //! trace_array_set_clr_event(file.tr(), Some("synthetic"), Some("schedtest"), true)?;
 //! synth_event_trace(&file, &[444.into(), "clackers".into(), 1_000_000.into()])?;
 //! let mut state = synth_event_trace_start(&file)?;
@@ -38,7 +38,7 @@ pub const ENOTSUPP: Errno = Errno::from_raw_os_error(524);
 /// `EINVAL` if the values do not match the fields in number or kind, and while nothing is recorded; `ENODEV` if the
 /// event was deleted.
 pub fn synth_event_trace(file: &TraceEventFile<'_>, vals: &[Value<'_>]) -> Result<(), Errno> {
-    file.opened().emit(vals)
+    file.opened.emit(vals)
 }
 
 /// Like [`synth_event_trace`]. In the kernel, one takes its values as arguments and the other as an array.
@@ -82,12 +82,12 @@ pub struct SynthEventTraceState<'a> {
 /// nothing is recorded; `ENODEV` if it was deleted.
 pub fn synth_event_trace_start<'a>(file: &'a TraceEventFile<'a>) -> Result<SynthEventTraceState<'a>, Errno> {
     let mut state = SynthEventTraceState { file, fields: None, next: 0, adds: None, ended: true };
-    if file.opened().is_on()? {
-        let fields = file.opened().fields()?;
+    if file.opened.is_on()? {
+        let fields = file.opened.fields()?;
         if fields.iter().any(|field| matches!(field.kind, FieldKind::DynText | FieldKind::Stack)) {
             return Err(ENOTSUPP);
         }
-        if !file.opened().is_recording()? {
+        if !file.opened.is_recording()? {
             return Err(Errno::INVAL);
         }
         let empty = |field: SynthField| match field.kind {
@@ -133,7 +133,7 @@ impl SynthEventTraceState<'_> {
             AddedValue::Text(text) => Value::Text(text),
         });
         let values: Vec<Value<'_>> = values.collect();
-        self.file.opened().emit(&values)
+        self.file.opened.emit(&values)
     }
 }
 

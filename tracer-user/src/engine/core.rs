@@ -76,8 +76,8 @@ impl Engine {
         Ok(engine_of(facts, registry, attachments, options))
     }
 
-    /// Detaches everything. Some perf events without effect remain, because they take long to close: the guard
-    /// ([`Engine::guard_with`]) closes many, and the caller closes the returned ones.
+    /// Detaches everything. Some perf events without effect remain, because they take long to close: the guard closes
+    /// many, and the caller closes the returned ones.
     pub fn end(&mut self) -> Vec<OwnedFd> {
         let left = self.attachments.end();
         if self.attachments.sessions().next().is_none() {

@@ -19,7 +19,7 @@ use crate::engine::payers::PayerName;
 
 use super::{
     lanes::{Lanes, Then},
-    message::{Done, Look, Op, Order, PACKET_MAX, Report, Seen},
+    message::{Look, Op, Order, PACKET_MAX, Report, Seen, packet},
 };
 
 /// How long a change of events waits for programs.
@@ -394,7 +394,7 @@ impl State {
     /// Sends orders until the socket is full.
     fn flush(&mut self) {
         let orders = std::mem::take(&mut self.lanes.orders);
-        self.outbox.extend(orders.iter().map(Order::packet));
+        self.outbox.extend(orders.iter().map(packet));
         let Some(socket) = &self.socket else {
             self.outbox.clear();
             return;
@@ -470,10 +470,7 @@ impl State {
                 }
                 self.lanes.opened(opening.lane);
             }
-            Report::Written { batch, done } => {
-                let done: Vec<_> = done.into_iter().map(|Done(done)| done).collect();
-                self.lanes.written(batch, &done, Instant::now());
-            }
+            Report::Written { batch, done } => self.lanes.written(batch, &done, Instant::now()),
             Report::Pong => self.pinged = None,
         }
     }

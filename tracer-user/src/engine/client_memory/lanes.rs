@@ -17,7 +17,7 @@ use std::{
 
 use rustix::io::Errno;
 
-use super::message::{OPS_MAX, Op, Order};
+use super::message::{Done, OPS_MAX, Op, Order};
 
 /// Time during which changes do not wait for a lane that has answered again: after its first miss, and the maximum.
 const DISTRUST: Duration = Duration::from_secs(2);
@@ -243,7 +243,7 @@ impl Lanes {
     }
 
     /// A batch was written.
-    pub(super) fn written(&mut self, batch: u64, done: &[Result<(), Errno>], now: Instant) {
+    pub(super) fn written(&mut self, batch: u64, done: &[Done], now: Instant) {
         let Some(number) = self.batches.remove(&batch) else { return };
         let Some(lane) = self.all.get_mut(&number) else { return };
         if lane.stuck {
@@ -256,7 +256,7 @@ impl Lanes {
             self.all.remove(&number);
         }
         for (write, index) in writes.into_iter().zip(0..) {
-            let result = done.get(index).copied().unwrap_or(Err(Errno::IO));
+            let result = done.get(index).map_or(Err(Errno::IO), |Done(result)| *result);
             // A forgotten address space, or one that only a previous process had open, is not known to have ended.
             if result == Err(Errno::SRCH) && self.reachable.contains(&write.op.space) {
                 self.dead.push(write.op.space);
@@ -419,10 +419,10 @@ mod tests {
             lanes.write(lane, op(2, round % 2 == 0), None, now);
         }
         assert!(sent(&mut lanes).is_empty(), "one message is under way");
-        lanes.written(first, &[Ok(())], now);
+        lanes.written(first, &[Done(Ok(()))], now);
         let (second, states) = sent(&mut lanes).remove(0);
         assert_eq!(states, [(1, false), (2, true)]);
-        lanes.written(second, &[Ok(()), Err(Errno::SRCH)], now);
+        lanes.written(second, &[Done(Ok(())), Done(Err(Errno::SRCH))], now);
         assert!(sent(&mut lanes).is_empty());
         assert_eq!(lanes.dead, [1]);
         // A later change must not discard the words of a registration.
@@ -430,7 +430,7 @@ mod tests {
         let (third, _) = sent(&mut lanes).remove(0);
         lanes.request(lane, Op { words: vec![(8, 5)], ..op(3, false) }, now, Box::new(|_| {}));
         lanes.write(lane, op(3, true), None, now);
-        lanes.written(third, &[Ok(())], now);
+        lanes.written(third, &[Done(Ok(()))], now);
         assert!(lanes.orders.iter().any(|order| matches!(order,
             Order::Write { ops, .. } if ops[0].words == [(8, 5)] && ops[0].bit.unwrap().on)));
     }
@@ -445,7 +445,7 @@ mod tests {
         lanes.write(bad, op(2, true), Some(change), start);
         assert!(lanes.then(change, Box::new(|done| assert_eq!(done, Ok(())))).is_none());
         let batches = sent(&mut lanes);
-        lanes.written(batches[0].0, &[Ok(())], start);
+        lanes.written(batches[0].0, &[Done(Ok(()))], start);
         assert_eq!((lanes.calls.len(), lanes.deadline()), (0, Some(start + patience)));
         lanes.expire(start + patience);
         assert_eq!((called(&mut lanes), lanes.is_stuck(bad), lanes.is_stuck(good)), (1, true, false));
@@ -459,18 +459,18 @@ mod tests {
         assert!(next(&mut lanes, start + patience));
         // It answers, and changes wait for it again only after a while.
         let back = start + Duration::from_secs(1);
-        lanes.written(batches[1].0, &[Ok(())], back);
+        lanes.written(batches[1].0, &[Done(Ok(()))], back);
         let (batch, states) = sent(&mut lanes).remove(0);
         assert_eq!((states, lanes.is_stuck(bad)), (vec![(2, false)], false));
         assert!(next(&mut lanes, back));
-        lanes.written(batch, &[Ok(())], back);
+        lanes.written(batch, &[Done(Ok(()))], back);
         let later = back + DISTRUST;
         assert!(!next(&mut lanes, later));
         // The second time it takes longer.
         lanes.expire(later + patience);
         assert!(lanes.is_stuck(bad));
         let (batch, _) = sent(&mut lanes).remove(0);
-        lanes.written(batch, &[Ok(())], later);
+        lanes.written(batch, &[Done(Ok(()))], later);
         assert!(next(&mut lanes, later + DISTRUST));
         assert!(!next(&mut lanes, later + 2 * DISTRUST));
     }
@@ -495,7 +495,7 @@ mod tests {
         assert_eq!(*answers.lock().unwrap(), [Err(Errno::TIMEDOUT); 2]);
         assert!(lanes.is_stuck(lane));
         lanes.orders.clear();
-        lanes.written(batch, &[Err(Errno::CANCELED)], until);
+        lanes.written(batch, &[Done(Err(Errno::CANCELED))], until);
         assert!(sent(&mut lanes).is_empty() && called(&mut lanes) == 0);
         // Requests of a lane that is closed, or whose process ended, are answered.
         lanes.request(lane, op(1, true), until, then());
@@ -524,7 +524,7 @@ mod tests {
         lanes.opened(lane);
         let (batch, states) = sent(&mut lanes).remove(0);
         assert_eq!(states, [(1, false)]);
-        lanes.written(batch, &[Err(Errno::SRCH)], now);
+        lanes.written(batch, &[Done(Err(Errno::SRCH))], now);
         assert_eq!(lanes.dead, [1]);
         // Two address spaces may share a lane, and a child's writes have the keys of its parent's.
         lanes.opens(lane, 2);

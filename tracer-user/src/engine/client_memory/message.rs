@@ -1,8 +1,8 @@
 //! Messages between the daemon and the process that accesses clients' memory: one packet of limited length each, in
 //! postcard's format.
 //!
-//! Reading any packet gives a message or nothing. It never panics, and reserves 1 MiB at most (serde's limit for the
-//! length that a list states).
+//! Reading any packet gives a message or nothing. It never panics. For the length that a list states, it reserves memory
+//! for at most as many elements as the packet has bytes left.
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -129,10 +129,6 @@ pub(super) enum Report {
 pub(super) struct Done(#[serde(with = "result")] pub(super) Result<(), Errno>);
 
 impl Order {
-    pub(super) fn packet(&self) -> Vec<u8> {
-        packet(self)
-    }
-
     pub(super) fn read(packet: &[u8]) -> Option<Self> {
         let order = read(packet)?;
         let is_short = |op: &Op| op.words.len() <= WORDS_MAX;
@@ -143,10 +139,6 @@ impl Order {
 }
 
 impl Report {
-    pub(super) fn packet(&self) -> Vec<u8> {
-        packet(self)
-    }
-
     pub(super) fn read(packet: &[u8]) -> Option<Self> {
         let report = read(packet)?;
         let fits = !matches!(&report, Self::Written { done, .. } if done.len() > OPS_MAX);
@@ -154,15 +146,15 @@ impl Report {
     }
 }
 
-/// The packet of a message. It is empty, and so no message, if there is no memory for it.
-fn packet(message: &impl Serialize) -> Vec<u8> {
+/// The packet of a message. Serialization into memory of any length does not fail: all lists state their lengths.
+pub(super) fn packet(message: &impl Serialize) -> Vec<u8> {
     postcard::to_allocvec(message).unwrap_or_default()
 }
 
-/// The message of a packet. A number has more than one form in postcard's format, and only the shortest is accepted.
-fn read<'a, T: Deserialize<'a> + Serialize>(bytes: &'a [u8]) -> Option<T> {
-    let message = postcard::from_bytes(bytes).ok()?;
-    (packet(&message) == bytes).then_some(message)
+/// The message of a packet, if no bytes follow it.
+fn read<'a, T: Deserialize<'a>>(packet: &'a [u8]) -> Option<T> {
+    let (message, rest) = postcard::take_from_bytes(packet).ok()?;
+    rest.is_empty().then_some(message)
 }
 
 /// A result in a message, with the number of its error.
@@ -238,29 +230,30 @@ mod tests {
     #[test]
     fn messages_survive_encoding_and_decoding() {
         for order in orders() {
-            let packet = order.packet();
+            let packet = packet(&order);
             assert!(packet.len() <= PACKET_MAX);
             assert_eq!(Order::read(&packet), Some(order));
         }
         for report in reports() {
-            let packet = report.packet();
+            let packet = packet(&report);
             assert!(packet.len() <= PACKET_MAX);
             assert_eq!(Report::read(&packet), Some(report));
         }
+        let most = u64::MAX;
         let op = Op {
-            space: 1,
-            key: 1,
-            bit: Some(Bit { at: 1, mask: 1, on: true }),
-            words: vec![(1, 1); WORDS_MAX],
+            space: most,
+            key: most,
+            bit: Some(Bit { at: most, mask: u8::MAX, on: true }),
+            words: vec![(most, u32::MAX); WORDS_MAX],
         };
-        let longest = Order::Write { batch: 1, payer: 1, ops: vec![op; OPS_MAX] }.packet();
+        let longest = packet(&Order::Write { batch: most, payer: u32::MAX, ops: vec![op; OPS_MAX] });
         assert!(longest.len() <= PACKET_MAX && Order::read(&longest).is_some());
     }
 
     #[test]
     fn invalid_packets_are_no_messages() {
         let (orders, reports) = (orders(), reports());
-        let packets = orders.iter().map(Order::packet).chain(reports.iter().map(Report::packet));
+        let packets = orders.iter().map(packet).chain(reports.iter().map(packet));
         let mut numbers = 0x9e37_79b9_7f4a_7c15_u64;
         let mut next = || {
             numbers ^= numbers << 13;
@@ -279,10 +272,10 @@ mod tests {
                 let at = next() as usize % other.len();
                 other[at] = next() as u8;
                 if let Some(order) = Order::read(&other) {
-                    assert_eq!(Order::read(&order.packet()), Some(order));
+                    assert_eq!(Order::read(&packet(&order)), Some(order));
                 }
                 if let Some(report) = Report::read(&other) {
-                    assert_eq!(Report::read(&report.packet()), Some(report));
+                    assert_eq!(Report::read(&packet(&report)), Some(report));
                 }
             }
         }

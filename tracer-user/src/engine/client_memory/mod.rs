@@ -56,8 +56,8 @@ pub fn run() -> io::Result<()> {
 /// send.
 #[cfg(any(test, feature = "internals"))]
 pub fn read_again(packet: &[u8]) -> [Option<Vec<u8>>; 2] {
-    let order = message::Order::read(packet).map(|order| order.packet());
-    [order, message::Report::read(packet).map(|report| report.packet())]
+    let order = message::Order::read(packet).map(|order| message::packet(&order));
+    [order, message::Report::read(packet).map(|report| message::packet(&report))]
 }
 
 /// Access to clients' memory from threads of this process, for tests.

@@ -20,7 +20,7 @@ use rustix::{
 };
 
 use super::{
-    message::{Done, Look, Op, Order, PACKET_MAX, Report},
+    message::{Done, Look, Op, Order, PACKET_MAX, Report, packet},
     space::Space,
 };
 use crate::engine::quota::Limits;
@@ -209,7 +209,7 @@ struct State {
 impl State {
     fn report(&self, report: &Report) {
         loop {
-            match send(&self.socket, &report.packet(), SendFlags::NOSIGNAL) {
+            match send(&self.socket, &packet(report), SendFlags::NOSIGNAL) {
                 Err(Errno::INTR) => {}
                 // The daemon has ended, and this process ends soon.
                 _ => return,
@@ -259,14 +259,14 @@ impl State {
         let mut done = Vec::with_capacity(ops.len());
         for (op, cancelled) in ops.iter() {
             let space = lock(&self.spaces).get(&op.space).cloned();
-            done.push(match space {
+            done.push(Done(match space {
                 Some(_) if cancelled.load(Ordering::Acquire) => Err(Errno::CANCELED),
                 Some(space) => space.run(op, cancelled),
                 None => Err(Errno::SRCH),
-            });
+            }));
         }
         lock(&self.batches).remove(&batch);
-        self.report(&Report::Written { batch, done: done.into_iter().map(Done).collect() });
+        self.report(&Report::Written { batch, done });
     }
 
     fn forget(&self, id: u64) {
@@ -456,7 +456,7 @@ mod tests {
             }
         });
         let thread = id.recv().unwrap();
-        let order = |order: Order| assert!(send(&ours, &order.packet(), SendFlags::NOSIGNAL).is_ok());
+        let order = |order: Order| assert!(send(&ours, &packet(&order), SendFlags::NOSIGNAL).is_ok());
         let look = |id: u64| {
             let text = super::super::Text::None;
             order(Order::Look {

@@ -9,13 +9,13 @@ pub mod error;
 mod instance;
 mod request;
 
+use std::sync::Arc;
+
 pub use self::request::{Client, Command, HoldCommand, InstanceCommand, RecordCommand, Reply, Request};
 use self::{
     effects::Effects,
     error::{CommandError, ErrorKind},
 };
-use std::sync::Arc;
-
 use crate::{
     attach,
     engine::{
@@ -78,7 +78,8 @@ impl Engine {
     }
 }
 
-/// Whether a command changes what is traced. Others can run within the steps of a long change.
+/// Whether a command changes the settings, so that they are saved. Such a command waits for what it detached to be
+/// closed, and publishes synthetic events.
 const fn is_change(command: &Command<'_>) -> bool {
     !matches!(command, Command::Record(_) | Command::Hold(_))
 }
@@ -88,7 +89,11 @@ fn run(engine: &mut Engine, request: &Request<'_>) -> Result<Reply, CommandError
     if is_change(&request.command) {
         engine.effects.touch();
     }
-    dispatch(engine, request).map_err(|error| engine.log_error(request.instance, error))
+    let instance = match request.command {
+        Command::Instance(_) | Command::Record(_) | Command::Hold(_) => request.instance,
+        _ => InstanceId::TOP,
+    };
+    dispatch(engine, request).map_err(|error| engine.log_error(instance, error))
 }
 
 /// Calls the function of a command.
@@ -142,7 +147,7 @@ fn record(
 /// Takes or releases something for an open file.
 fn hold(
     engine: &mut Engine,
-    client: Client,
+    payer: u32,
     instance: InstanceId,
     command: HoldCommand,
 ) -> Result<Reply, CommandError> {
@@ -151,16 +156,14 @@ fn hold(
         HoldCommand::ReleaseInstance => engine.instances.release(instance),
         HoldCommand::Pipe(cpu) => engine.instances.take_pipe(instance, cpu)?,
         HoldCommand::ReleasePipe(cpu) => engine.instances.give_pipe(instance, cpu),
-        HoldCommand::Pause | HoldCommand::Resume => {
-            let stops = engine.instances.state(instance)?.pause(matches!(command, HoldCommand::Pause));
+        HoldCommand::Pause(on) => {
+            let stops = engine.instances.state(instance)?.pause(on);
             if let Some(session) = engine.attachments.session(instance) {
                 session.kernel().switches().pause(stops > 0);
             }
             engine.effects.stale_marks();
         }
-        HoldCommand::UserEvents => {
-            return engine.user.open(client.payer, &engine.quotas).map(Reply::UserEvents);
-        }
+        HoldCommand::UserEvents => return engine.user.open(payer, &engine.quotas).map(Reply::UserEvents),
         HoldCommand::ReleaseUserEvents(file) => user::close(engine, file),
     }
     Ok(Reply::Done)

@@ -13,7 +13,7 @@ use crate::{
 /// The thread that requests something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Client {
-    /// Its id in the initial pid namespace. Records from user space are its records.
+    /// Its id in the daemon's pid namespace. Records from user space are its records.
     pub thread: u32,
     /// Its payer, whose quotas are charged.
     pub payer: u32,
@@ -29,8 +29,8 @@ impl Client {
 pub struct Request<'a> {
     /// The client.
     pub client: Client,
-    /// The instance of the command. Commands on definitions and on instances themselves belong to the top instance, in
-    /// whose `error_log` their errors are.
+    /// The instance of the command. Those on definitions and on instances themselves belong to none; their errors are in
+    /// the top instance's `error_log`.
     pub instance: InstanceId,
     /// The command.
     pub command: Command<'a>,
@@ -178,7 +178,7 @@ pub enum InstanceCommand<'a> {
     WakePercent(u32),
 }
 
-/// A record from user space. It can be made within the steps of a long change.
+/// A record from user space. That of a user event can be made within the steps of a long change.
 #[derive(Clone, Debug)]
 pub enum RecordCommand<'a> {
     /// Applies a write to an event's `inject`.
@@ -211,7 +211,8 @@ pub enum RecordCommand<'a> {
     },
 }
 
-/// What an open file takes and releases. It can be taken within the steps of a long change.
+/// What an open file takes and releases. All can be taken, and instances and pipes released, within the steps of a long
+/// change.
 #[derive(Clone, Copy, Debug)]
 pub enum HoldCommand {
     /// Takes a reference to the instance, which prevents its removal.
@@ -222,10 +223,8 @@ pub enum HoldCommand {
     Pipe(Option<u32>),
     /// Ends a reservation of a `trace_pipe`.
     ReleasePipe(Option<u32>),
-    /// Stops recording for a reader (`pause-on-trace`).
-    Pause,
-    /// Resumes recording after the reader.
-    Resume,
+    /// Stops recording for a reader (`pause-on-trace`), or resumes it.
+    Pause(bool),
     /// Makes a table of user events, and charges the client for it.
     UserEvents,
     /// Removes a table of user events, and the events without another holder.

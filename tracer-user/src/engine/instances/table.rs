@@ -129,7 +129,9 @@ impl Instances {
     /// Adds entries to an instance's `error_log`.
     pub(crate) fn log(&mut self, instance: InstanceId, entries: &[Vec<u8>]) {
         if let Some(state) = self.get_mut(instance) {
-            entries.iter().for_each(|entry| state.errors.push(monotonic(), entry.clone()));
+            for entry in entries {
+                state.errors.push(monotonic(), entry.clone());
+            }
         }
     }
 

@@ -96,7 +96,7 @@ impl Body {
                         .get(at.instance)
                         .is_some_and(|state| state.options.is("pause-on-trace"));
                 if paused {
-                    ClientEngine::new(engine, at).execute(HoldCommand::Pause)?;
+                    ClientEngine::new(engine, at).execute(HoldCommand::Pause(true))?;
                 }
                 let first = Lines::new(engine, at.instance, at.cpu(), snapshot).ok_or(Errno::NODEV)?;
                 Self::Trace(Box::new(RecordText::new(first, paused, holder)))
@@ -154,13 +154,9 @@ impl Open {
         }
         ClientEngine::new(engine, at).execute(HoldCommand::Instance)?;
         let holder = Holder { quotas: engine.quotas.clone(), payer: access.payer };
-        match Body::new(engine, entry, at, access, &holder) {
-            Ok(body) => Ok(Self { at, entry, body, holder }),
-            Err(error) => {
-                ClientEngine::new(engine, at).execute(HoldCommand::ReleaseInstance)?;
-                Err(error)
-            }
-        }
+        let body = Body::new(engine, entry, at, access, &holder)
+            .inspect_err(|_| _ = ClientEngine::new(engine, at).execute(HoldCommand::ReleaseInstance))?;
+        Ok(Self { at, entry, body, holder })
     }
 
     /// Whether the file is a stream without positions.
@@ -402,7 +398,7 @@ impl Open {
         // The instance exists as long as the file is open.
         let mut release = |command| _ = engine.execute(command);
         match self.body {
-            Body::Trace(text) if text.paused => release(HoldCommand::Resume),
+            Body::Trace(text) if text.paused => release(HoldCommand::Pause(false)),
             Body::Pipe(_) => release(HoldCommand::ReleasePipe(self.at.cpu())),
             Body::User(file) => release(HoldCommand::ReleaseUserEvents(file)),
             _ => {}

@@ -2,7 +2,7 @@
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::super::message::{Bit, Done, Text};
+use super::super::message::{Bit, Done, Text, packet};
 use super::*;
 
 /// The daemon's side, and the sockets of some imitated processes.
@@ -31,7 +31,7 @@ fn order(process: &OwnedFd, time: Duration) -> Option<Order> {
 const SOON: Duration = Duration::from_secs(60);
 
 fn report(process: &OwnedFd, report: &Report) {
-    send(process, &report.packet(), SendFlags::NOSIGNAL).unwrap();
+    send(process, &packet(report), SendFlags::NOSIGNAL).unwrap();
 }
 
 fn op(space: u64) -> Op {
