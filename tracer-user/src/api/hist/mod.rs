@@ -25,7 +25,7 @@ use crate::{
     attach::HistContents,
     engine::{
         Command, CommandError, Engine, Request,
-        attachments::AttachOptions,
+        attachments::{AttachOptions, session::table::ProgramRole},
         facts::Facts,
         histograms::{
             queries,
@@ -173,8 +173,11 @@ impl Histograms {
     /// The event of each histogram, and the hook of its program, for logs; `None` if the event has no hook.
     pub fn hooks(&self) -> impl Iterator<Item = (String, Option<impl fmt::Debug>)> {
         self.given.iter().filter_map(|id| {
-            let event = self.engine.histograms.trigger(*id)?.event.full_name();
-            Some((event, self.engine.histograms.hook(InstanceId::TOP, *id)))
+            let name = self.engine.histograms.trigger(*id)?.event.full_name();
+            let event = self.engine.histograms.table(InstanceId::TOP, *id)?.event;
+            let session = self.engine.attachments.session(InstanceId::TOP)?;
+            let part = session.table.first(event, ProgramRole::Histogram(*id));
+            Some((name, part.map(|part| part.attached.point())))
         })
     }
 

@@ -76,6 +76,13 @@ pub(crate) struct Wanted<S> {
     pub(crate) settings: Option<S>,
 }
 
+impl<S> Wanted<S> {
+    /// Programs that are attached or not, and never soft-disabled: relays, histograms, the triggers of marks.
+    pub(crate) fn part(is_wanted: bool, probes: Vec<WantedProbe>, settings: S) -> Self {
+        Self { mode: if is_wanted { Mode::On } else { Mode::Disabled }, probes, settings: Some(settings) }
+    }
+}
+
 /// A wanted probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WantedProbe {
@@ -97,6 +104,9 @@ pub(crate) enum ProbeState {
 }
 
 impl WantedProbe {
+    /// Stands for the program of an event without probes.
+    pub(crate) const ONLY: Self = Self { serial: 0, waits: None };
+
     /// Whether a probe is as wanted. A refused one is tried again after its module was unloaded, and when the event's
     /// other probes change.
     pub(crate) fn is(self, state: ProbeState) -> bool {

@@ -3,12 +3,11 @@
 use std::{path::Path, sync::Arc};
 
 use crate::{
-    attach::{self, Block, published::KINDS},
+    attach::{Block, published::KINDS},
     engine::{
         Engine,
-        attachments::desired,
         command::error::{CommandError, ErrorKind},
-        dependents::{self, hist_programs},
+        dependents::{self, parts::Derivation},
         records::mark::Writer,
         registry::published::PublishedEvents,
     },
@@ -84,49 +83,13 @@ fn emit_record(engine: &mut Engine, instance: InstanceId, event: EventId, record
 }
 
 /// A function with which one program emits a synthetic event in the kernel (`code::lower::emission` describes its
-/// arguments). `None` if no instance has the event enabled. It is valid for the present state of the event: after a
-/// change, [`relink`] rebuilds the programs that contain it.
+/// arguments). `None` if no instance has the event enabled. It is valid for the present state of the event.
 ///
 /// # Errors
 /// `ENOENT` for an unknown event, and the kernel's errors.
-pub fn emission(engine: &mut Engine, name: &str) -> Result<Option<Block>, CommandError> {
-    emission_within(engine, name, &mut Vec::new())
-}
-
-/// Like [`emission`], within emissions of other events.
-pub(crate) fn emission_within(
-    engine: &mut Engine,
-    name: &str,
-    outer: &mut Vec<EventId>,
-) -> Result<Option<Block>, CommandError> {
-    let event = engine.registry.synthetic().find(name).ok_or(ErrorKind::NotFound)?;
-    let number = engine.registry.synthetic().number(name).ok_or(ErrorKind::NotFound)?;
-    let (catalogue, facts) = (engine.registry.events().clone(), engine.facts.clone());
-    let format = catalogue.format(number, &facts).ok_or(ErrorKind::NotFound)?;
-    let id = format.id;
-    let mut parts = Vec::new();
-    for instance in engine.instances.ids() {
-        if engine.attachments.session(instance).is_some() {
-            parts.extend(desired::with_config(engine, instance, number, format, |session, config| {
-                session.emitted_block(number, config, false).map_err(CommandError::from)
-            })?);
-        }
-    }
-    for instance in engine.instances.ids() {
-        parts.extend(dependents::dependent_parts(engine, instance, number, outer)?);
-    }
-    if parts.is_empty() {
-        return Ok(None);
-    }
-    attach::emission(&event, id, &parts).map_err(CommandError::from)
-}
-
-/// Rebuilds the programs that emit a synthetic event, after the event's instances or programs changed.
-pub(crate) fn relink(engine: &mut Engine, event: EventId) {
-    if engine.registry.synthetic().contains(event) {
-        engine.registry.synthetic_mut().count_change(event);
-        hist_programs::rebuild_emitters(engine);
-    }
+pub fn emission(engine: &Engine, name: &str) -> Result<Option<Block>, CommandError> {
+    let event = engine.registry.synthetic().number(name).ok_or(ErrorKind::NotFound)?;
+    Derivation::of(engine).emission(event).map_or(Ok(None), |part| part.build(engine))
 }
 
 /// Lets programs outside the engine emit synthetic events, through maps in a directory of a BPF file system.
@@ -144,7 +107,7 @@ pub fn is_published(engine: &Engine) -> bool {
     engine.published.is_some()
 }
 
-fn publish_one(engine: &mut Engine, published: &mut PublishedEvents, name: &str) -> Result<(), CommandError> {
+fn publish_one(engine: &Engine, published: &mut PublishedEvents, name: &str) -> Result<(), CommandError> {
     published.open(name)?;
     // One per kind of program, because the memory that a record is built in belongs to one program.
     let mut emissions = Vec::new();

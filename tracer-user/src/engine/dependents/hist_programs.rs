@@ -5,33 +5,34 @@
 //! make the record ([`super`]), and has another program for records from user space. A histogram that
 //! eBPF cannot count is refused with `EOPNOTSUPP`, after the kernel's own checks.
 
+use std::mem::take;
+
+use super::{parts::Derivation, sources::RecordSources};
 use crate::{
-    attach::{self, AttachError, AttachPoint, Attached, Block, Counts, HistContext, ids},
+    attach::{self, AttachError, AttachPoint, Block, Counts, HistContext, ids},
     code::lower::hist as lower,
     engine::{
         Cooperative, Engine,
-        attachments::{off_thread, session::InstanceSession},
+        attachments::{
+            off_thread,
+            plan::{Change, Wanted, WantedProbe, plan},
+            session::{
+                InstanceSession,
+                part::{CountPart, Part},
+                table::{AttachedPart, AttachedParts, ProgramRole},
+            },
+        },
         command::error::{CommandError, ErrorKind},
-        dependents::{self, emission, sources::RecordSources},
-        histograms::tables::{Table, TablePrograms},
         hooks::{self, AttachPlan},
     },
-    event::{EventId, Format, InstanceId, dynamic::latin1},
-    lang::hist::{Trigger, TriggerId, action::ActionKind},
+    event::{EventId, Format, InstanceId},
+    lang::hist::Trigger,
     plan::{
         hist::{Layout, References},
         resolve,
         source::ProgramContext,
     },
 };
-
-/// How a histogram's update is entered.
-struct Use {
-    context: ProgramContext,
-    /// Whether the event belongs to a system call: 32-bit calls reach its hook and must not count.
-    is_call: bool,
-    entry: lower::Entry,
-}
 
 /// The hook of an event's histogram; `None` if the records are made elsewhere.
 fn hist_hook(engine: &mut Engine, event: EventId, trigger: &Trigger) -> AttachPlan {
@@ -56,71 +57,127 @@ fn hist_hook(engine: &mut Engine, event: EventId, trigger: &Trigger) -> AttachPl
     }
 }
 
-/// Starts counting in a table.
-pub(crate) fn run_table(
+/// Makes the programs of an event's histograms in an instance match the wanted state.
+pub(super) fn reconcile(
     engine: &mut Engine,
     instance: InstanceId,
-    id: TriggerId,
+    event: EventId,
 ) -> Result<(), CommandError> {
-    let trigger = engine.histograms.trigger(id).ok_or(ErrorKind::Gone)?.clone();
-    let event = engine.histograms.table(instance, id).ok_or(ErrorKind::Gone)?.event;
-    if RecordSources::of(engine).is_relayed(event) {
-        return dependents::rebuild_dependents(engine, instance, event);
+    let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
+    let tables = &engine.histograms;
+    let gone = session.table.take_histograms(event, |trigger| tables.table(instance, trigger).is_none());
+    if !gone.is_empty() {
+        // The kernel verifies the sequence of the consumers that stay, and frees the programs.
+        engine.run_off_thread(move || drop(gone));
     }
-    let chosen = hist_hook(engine, event, &trigger);
-    let mut program = start(engine, instance, &trigger, &chosen)?;
-    if let (Err(error), ProgramContext::RawTracepoint(_)) = (&program, &chosen.context) {
+    if RecordSources::of(engine).is_relayed(event) {
+        return Ok(());
+    }
+    let triggers: Vec<Trigger> = engine.histograms.counting(instance, event).cloned().collect();
+    let mut first = Ok(());
+    for trigger in triggers {
+        let wanted = vec![Part::Count(own_count(engine, instance, &trigger))];
+        let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
+        let role = ProgramRole::Histogram(trigger.id);
+        let is = session.table.state(event, role, |parts| parts.receivers.as_ref());
+        let changes = plan(&Wanted::part(true, vec![WantedProbe::ONLY], &wanted), &is);
+        first = first.and(match changes[..] {
+            [] => Ok(()),
+            [Change::Replace] => replace(engine, instance, event, &trigger),
+            _ => attach(engine, instance, event, &trigger),
+        });
+    }
+    first
+}
+
+/// Attaches a histogram to its hook.
+fn attach(
+    engine: &mut Engine,
+    instance: InstanceId,
+    event: EventId,
+    trigger: &Trigger,
+) -> Result<(), CommandError> {
+    let mut chosen = hist_hook(engine, event, trigger);
+    let mut made = start(engine, instance, trigger, &chosen);
+    if let (Err(error), ProgramContext::RawTracepoint(_)) = (&made, &chosen.context) {
         // Some values are only in the kernel's own record.
         tracing::debug!("{error}");
-        program = start(engine, instance, &trigger, &AttachPlan::tracepoint(&trigger.event, "a value"))?;
+        chosen = AttachPlan::tracepoint(&trigger.event, "a value");
+        made = start(engine, instance, trigger, &chosen);
     }
-    let program = program.map_err(|error| CommandError::from(error).answered_as(ErrorKind::Invalid))?;
-    tracing::debug!(event = %trigger.event.full_name(), point = ?program.point(), why = %chosen.reason, "counting");
-    if let Some(table) = engine.histograms.table_mut(instance, id) {
-        table.programs.hooked = Some(program);
-    }
+    let parts = made?;
+    tracing::debug!(event = %trigger.event.full_name(), point = ?chosen.point, why = %chosen.reason, "counting");
+    let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
+    session.table.insert(event, ProgramRole::Histogram(trigger.id), parts);
     Ok(())
 }
 
+/// Replaces the program of a histogram, because the emissions of its synthetic events changed. If it is refused, the old
+/// one stays.
+fn replace(
+    engine: &mut Engine,
+    instance: InstanceId,
+    event: EventId,
+    trigger: &Trigger,
+) -> Result<(), CommandError> {
+    let role = ProgramRole::Histogram(trigger.id);
+    let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
+    let Some(parts) = session.table.get_mut(event, role) else { return Ok(()) };
+    let (mut taken, count) = (take(parts), own_count(engine, instance, trigger));
+    let mut done = Ok(());
+    for AttachedPart { attached, plan } in taken.iter_mut() {
+        let change = |request: &lower::Request<'_>, counts: &Counts, context: HistContext<'_>| {
+            attach::replace_hist(attached, request, counts, &context)
+        };
+        done = with_request(engine, &count, plan, change).and_then(|replaced| Ok(replaced?));
+    }
+    taken.receivers = done.is_ok().then(|| vec![Part::Count(count)]);
+    let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
+    session.table.insert(event, role, taken);
+    done
+}
+
+fn invalid(error: AttachError) -> CommandError {
+    CommandError::from(error).answered_as(ErrorKind::Invalid)
+}
+
+/// The update of a histogram as a program of its own.
+fn own_count(engine: &Engine, instance: InstanceId, trigger: &Trigger) -> CountPart {
+    Derivation::of(engine).count(instance, trigger, lower::Entry::ProgramContext)
+}
+
+/// Attaches a histogram to a hook.
 fn start(
     engine: &mut Engine,
     instance: InstanceId,
     trigger: &Trigger,
     chosen: &AttachPlan,
-) -> Result<Result<Attached, AttachError>, CommandError> {
+) -> Result<AttachedParts, CommandError> {
     let opened = match chosen.point {
         AttachPoint::Tracepoint(_) if !engine.attachments.is_linked(&chosen.point) => {
             engine.run_off_thread(|| attach::open_perf_event(&chosen.point))
         }
         _ => None,
     };
+    let count = own_count(engine, instance, trigger);
     let start = |request: &lower::Request<'_>, counts: &Counts, context: HistContext<'_>| {
         attach::attach_hist(request, &chosen.point, counts, &context, opened)
     };
-    let is_call = chosen.point.is_call();
-    let how = Use { context: chosen.context.clone(), is_call, entry: lower::Entry::ProgramContext };
-    with_request(engine, instance, trigger, &how, &mut Vec::new(), start)
+    let attached = with_request(engine, &count, chosen, start)?.map_err(invalid)?;
+    Ok(AttachedParts::passing(AttachedPart::new(attached, chosen.clone()), vec![Part::Count(count)]))
 }
 
-/// Calls a function with the request for a histogram's program.
+/// Calls a function with the request for a histogram's program at a hook.
 fn with_request<T>(
-    engine: &mut Engine,
-    instance: InstanceId,
-    trigger: &Trigger,
-    how: &Use,
-    outer: &mut Vec<EventId>,
+    engine: &Engine,
+    CountPart { instance, trigger, entry, emissions }: &CountPart,
+    AttachPlan { context, point, .. }: &AttachPlan,
     act: impl FnOnce(&lower::Request<'_>, &Counts, HistContext<'_>) -> T,
 ) -> Result<T, CommandError> {
+    let trigger = engine.histograms.trigger(*trigger).ok_or(ErrorKind::Gone)?;
     let (hist, format) = (&*trigger.hist, &*trigger.event);
-    let mut emissions = Vec::new();
-    for action in &hist.actions {
-        let name = latin1(action.synthetic_name());
-        let inner = engine.registry.synthetic().number(&name).is_some_and(|event| !outer.contains(&event));
-        emissions.push(match action.kind {
-            ActionKind::Trace if inner => emission::emission_within(engine, &name, outer)?,
-            _ => None,
-        });
-    }
+    let block = |emission: &Option<Part>| emission.as_ref().map_or(Ok(None), |part| part.build(engine));
+    let emissions = emissions.iter().map(block).collect::<Result<_, _>>()?;
     let filter = match &trigger.filter {
         Some(text) => {
             let filter = resolve::filter(text, format, engine.facts.as_ref());
@@ -129,59 +186,42 @@ fn with_request<T>(
         None => None,
     };
     let own = ids::own().map_err(|_| ErrorKind::Denied)?;
-    let table = engine.histograms.table(instance, trigger.id).ok_or(ErrorKind::Gone)?;
+    let table = engine.histograms.table(*instance, trigger.id).ok_or(ErrorKind::Gone)?;
     let references = References::of(hist, engine.histograms.set()).ok_or(ErrorKind::Invalid)?;
     let owners = references.owners.iter().map(|id| engine.histograms.counts(*id).map(AsRef::as_ref));
     let owners = owners.collect::<Option<Vec<&Counts>>>().ok_or(ErrorKind::Invalid)?;
     let (session, calls) = (
-        engine.attachments.session(instance).map(InstanceSession::kernel),
+        engine.attachments.session(*instance).map(InstanceSession::kernel),
         engine.attachments.factory().and_then(|factory| factory.calls()),
     );
-    let context = HistContext { owners, session, calls, emissions };
-    let emits = context.emits();
+    let hist_context = HistContext { owners, session, calls, emissions };
+    let emits = hist_context.emits();
     let request = lower::Request {
         hist,
         references: &references,
         filter: filter.as_ref(),
-        context: &how.context,
+        context,
         kind: format.id,
-        but_process: (how.context != ProgramContext::Inject && !engine.attachments.options().own)
+        but_process: (*context != ProgramContext::Inject && !engine.attachments.options().own)
             .then_some(own.process),
-        but_compat: calls.filter(|_| how.is_call).map(|calls| calls.registers().compat),
-        entry: how.entry,
+        but_compat: calls.filter(|_| point.is_call()).map(|calls| calls.registers().compat),
+        entry: *entry,
         cpus: engine.facts.cpus(),
         // A mark counts for its writer regardless of the lists (`tracing_mark_write()` checks none).
         within: Some(lower::Within {
             place: table.place,
             lists: !engine.registry.is_special(table.event),
-            other: hooks::other(format, &how.context),
+            other: hooks::other(format, context),
         }),
         emits: &emits,
     };
-    Ok(act(&request, &table.counts, context))
+    Ok(act(&request, &table.counts, hist_context))
 }
 
-/// The updates of an instance's histograms on an event without a tracepoint, entered with `entry`.
-pub(crate) fn hist_parts(
-    engine: &mut Engine,
-    instance: InstanceId,
-    event: EventId,
-    entry: lower::Entry,
-    outer: &mut Vec<EventId>,
-) -> Result<Vec<Block>, CommandError> {
-    let triggers = counting(engine, instance, |table| table.event == event);
-    let part = |trigger: Trigger| {
-        let how = Use { context: ProgramContext::Inject, is_call: false, entry };
-        with_request(engine, instance, &trigger, &how, outer, attach::hist_part)?
-            .map_err(|error| CommandError::from(error).answered_as(ErrorKind::Invalid))
-    };
-    triggers.into_iter().map(part).collect()
-}
-
-/// The triggers of some of an instance's tables.
-fn counting(engine: &Engine, instance: InstanceId, which: impl Fn(&Table) -> bool) -> Vec<Trigger> {
-    let triggers = engine.histograms.tables(instance).iter().filter(|table| which(table));
-    triggers.filter_map(|table| engine.histograms.trigger(table.trigger)).cloned().collect()
+/// The update of a histogram as a part of another program.
+pub(super) fn block(engine: &Engine, count: &CountPart) -> Result<Block, CommandError> {
+    let place = AttachPlan::new(ProgramContext::Inject, AttachPoint::Inject);
+    with_request(engine, count, &place, attach::hist_part)?.map_err(invalid)
 }
 
 /// Counts a record from user space in an event's histograms.
@@ -192,8 +232,9 @@ pub(crate) fn count_record(
     record: &[u8],
     writer: &attach::Writer,
 ) {
-    for trigger in counting(engine, instance, |table| table.event == event) {
-        if let Err(errno) = count_in(engine, instance, &trigger, record, writer) {
+    let triggers: Vec<Trigger> = engine.histograms.counting(instance, event).cloned().collect();
+    for trigger in triggers {
+        if let Err(errno) = count_in(engine, instance, event, &trigger, record, writer) {
             tracing::warn!("cannot count in a histogram of {}: {errno}", trigger.event.full_name());
         }
     }
@@ -202,64 +243,24 @@ pub(crate) fn count_record(
 fn count_in(
     engine: &mut Engine,
     instance: InstanceId,
+    event: EventId,
     trigger: &Trigger,
     record: &[u8],
     writer: &attach::Writer,
 ) -> Result<(), CommandError> {
-    let table = engine.histograms.table(instance, trigger.id).ok_or(ErrorKind::Gone)?;
-    let is_separate = table.programs.separate_injection();
-    if is_separate && table.programs.injected.is_none() {
-        let chosen = AttachPlan::new(ProgramContext::Inject, AttachPoint::Inject);
-        let made = start(engine, instance, trigger, &chosen)?
-            .map_err(|error| CommandError::from(error).answered_as(ErrorKind::Invalid))?;
-        let table = engine.histograms.table_mut(instance, trigger.id).ok_or(ErrorKind::Gone)?;
-        table.programs.injected = Some(made);
+    let [own, injected] = [ProgramRole::Histogram(trigger.id), ProgramRole::HistogramInject(trigger.id)];
+    let session = engine.attachments.session(instance).ok_or(ErrorKind::Gone)?;
+    let has_hook = |part: &AttachedPart| *part.attached.point() != AttachPoint::Inject;
+    let role = if session.table.first(event, own).is_none_or(has_hook) { injected } else { own };
+    let wanted = vec![Part::Count(own_count(engine, instance, trigger))];
+    let known = session.table.get(event, role).and_then(|parts| parts.receivers.as_ref());
+    if role == injected && known != Some(&wanted) {
+        let place = AttachPlan::new(ProgramContext::Inject, AttachPoint::Inject);
+        let made = start(engine, instance, trigger, &place)?;
+        let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
+        session.table.insert(event, role, made);
     }
-    let table = engine.histograms.table(instance, trigger.id).ok_or(ErrorKind::Gone)?;
-    let TablePrograms { hooked, injected } = &table.programs;
-    let program = if is_separate { injected } else { hooked };
-    let ran = program.as_ref().map_or(Ok(0), |program| program.run(record, writer));
+    let session = engine.attachments.session(instance).ok_or(ErrorKind::Gone)?;
+    let ran = session.run(event, role, record, writer);
     ran.map(drop).map_err(|error| CommandError::from(error).answered_as(ErrorKind::Io))
-}
-
-/// Rebuilds the programs of histograms whose actions emit synthetic events.
-pub(crate) fn rebuild_emitters(engine: &mut Engine) {
-    let instances: Vec<InstanceId> = engine.instances.ids();
-    for instance in instances {
-        let all = counting(engine, instance, |_| true);
-        for trigger in all.iter().filter(|trigger| trigger.hist.synthetic_events().next().is_some()) {
-            if let Err(errno) = rebuild_emitter(engine, instance, trigger) {
-                tracing::warn!("{}: {errno}", trigger.event.full_name());
-            }
-        }
-    }
-}
-
-fn rebuild_emitter(engine: &mut Engine, instance: InstanceId, trigger: &Trigger) -> Result<(), CommandError> {
-    let table = engine.histograms.table_mut(instance, trigger.id).ok_or(ErrorKind::Gone)?;
-    let event = table.event;
-    table.programs.injected = None;
-    if let Some(mut running) = table.programs.hooked.take() {
-        // Programs that emit events are at perf tracepoints.
-        let context = match running.point() {
-            AttachPoint::Inject => ProgramContext::Inject,
-            _ => ProgramContext::Tracepoint,
-        };
-        let change = |request: &lower::Request<'_>, counts: &Counts, context: HistContext<'_>| {
-            attach::replace_hist(&mut running, request, counts, &context)
-        };
-        let how = Use { context, is_call: false, entry: lower::Entry::ProgramContext };
-        let changed = with_request(engine, instance, trigger, &how, &mut Vec::new(), change);
-        if let Some(table) = engine.histograms.table_mut(instance, trigger.id) {
-            table.programs.hooked = Some(running);
-        }
-        if let Err(error) = changed? {
-            tracing::warn!("{error}");
-        }
-    }
-    if RecordSources::of(engine).is_relayed(event) {
-        dependents::rebuild_dependents(engine, instance, event)
-    } else {
-        Ok(())
-    }
 }

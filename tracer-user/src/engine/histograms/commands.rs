@@ -19,7 +19,7 @@ use crate::{
             reconcile::{self, Goal},
         },
         command::error::{CommandError, ErrorKind},
-        dependents::{self, emission, hist_programs},
+        dependents,
         histograms::{tables::Table, text::shown},
         operations::buffers,
     },
@@ -285,13 +285,11 @@ fn add_table(engine: &mut Engine, instance: InstanceId, id: TriggerId) -> Result
         session.kernel().switches().pause_hist(place, trigger.paused);
         session.kernel().switches().await_hist(place, hist::NOTE);
     }
-    let mut done = hist_programs::run_table(engine, instance, id);
+    let mut done = dependents::update(engine, instance, event);
     let mut is_counted = false;
     if done.is_ok() && !engine.registry.is_special(event) {
         done = reconcile::soft_mode_get(engine, instance, event, true);
         is_counted = done.is_ok();
-        // The programs that emit a synthetic event count in its tables.
-        emission::relink(engine, event);
     }
     done = done.and_then(|()| update_switches(engine, instance, event));
     if done.is_err() {
@@ -299,7 +297,7 @@ fn add_table(engine: &mut Engine, instance: InstanceId, id: TriggerId) -> Result
         // The event's other dependents run as before.
         let counted =
             if is_counted { reconcile::soft_mode_put(engine, instance, event, true) } else { Ok(()) };
-        let others = dependents::rebuild_dependents(engine, instance, event);
+        let others = dependents::update(engine, instance, event);
         if let Err(error) = counted.and(others) {
             tracing::warn!("after a refused histogram: {error}");
         }
@@ -313,14 +311,16 @@ fn drop_table(engine: &mut Engine, instance: InstanceId, id: TriggerId) -> Resul
     engine.collect(instance);
     let Some(table) = engine.histograms.remove(instance, id) else { return Ok(()) };
     let event = table.event;
-    // The kernel verifies the sequence of the consumers that stay, and frees the program.
+    // The table can be large.
     engine.run_off_thread(move || drop(table));
+    let updated = dependents::update(engine, instance, event);
     let switched = update_switches(engine, instance, event);
-    if engine.registry.is_special(event) {
-        return switched;
-    }
-    let counted = reconcile::soft_mode_put(engine, instance, event, true);
-    switched.and(counted).and(dependents::rebuild_dependents(engine, instance, event))
+    let counted = if engine.registry.is_special(event) {
+        Ok(())
+    } else {
+        reconcile::soft_mode_put(engine, instance, event, true)
+    };
+    switched.and(counted).and(updated)
 }
 
 /// Updates the programs of triggers that enable or disable an event's histograms.

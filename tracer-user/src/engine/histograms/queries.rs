@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::{
-    attach::{AttachPoint, Attached, HistContents},
+    attach::HistContents,
     engine::histograms::commands as hist_commands,
     engine::{
         Engine,
@@ -37,11 +37,6 @@ pub(crate) fn add_hist(
 }
 
 impl Histograms {
-    /// The hook of a histogram's program; `None` if its event has no hook.
-    pub(crate) fn hook(&self, instance: InstanceId, id: TriggerId) -> Option<&AttachPoint> {
-        self.table(instance, id)?.programs.hooked.as_ref().map(Attached::point)
-    }
-
     /// The counts of a histogram.
     ///
     /// # Errors

@@ -8,29 +8,13 @@ use std::{collections::BTreeMap, sync::Arc};
 use tracer_abi::HISTS;
 
 use crate::{
-    attach::{AttachPoint, Attached, Counts},
+    attach::Counts,
     engine::command::error::{CommandError, ErrorKind},
     event::{EventId, InstanceId},
     lang::hist::{HistId, Set, Trigger, TriggerId},
 };
 
-/// The programs that count in a table.
-#[derive(Debug, Default)]
-pub(crate) struct TablePrograms {
-    /// On the event's hook, or for records from user space if the event has no hook.
-    pub(crate) hooked: Option<Attached>,
-    /// For records from user space of an event with a hook, once there was such a record.
-    pub(crate) injected: Option<Attached>,
-}
-
-impl TablePrograms {
-    /// Whether records from user space need a separate program.
-    pub(crate) fn separate_injection(&self) -> bool {
-        self.hooked.as_ref().is_none_or(|program| *program.point() != AttachPoint::Inject)
-    }
-}
-
-/// A trigger's table, and its programs.
+/// A trigger's table.
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(crate) trigger: TriggerId,
@@ -40,7 +24,6 @@ pub(crate) struct Table {
     pub(crate) counts: Arc<Counts>,
     /// The place of its words in the session.
     pub(crate) place: u16,
-    pub(crate) programs: TablePrograms,
     /// Number of checks that found new hits.
     pub(crate) hits: u64,
 }
@@ -116,12 +99,28 @@ impl Histograms {
         own.map(|table| table.place).collect()
     }
 
+    /// The triggers of an event's tables in an instance.
+    pub(crate) fn counting(&self, instance: InstanceId, event: EventId) -> impl Iterator<Item = &Trigger> {
+        let tables = self.tables(instance).iter().filter(move |table| table.event == event);
+        tables.filter_map(|table| self.trigger(table.trigger))
+    }
+
+    /// The events of the histograms whose actions emit certain synthetic events, selected by name.
+    pub(crate) fn emitters(
+        &self,
+        is_emitted: impl Fn(&str) -> bool,
+    ) -> impl Iterator<Item = (InstanceId, EventId)> {
+        let emits = move |trigger: &Trigger| trigger.hist.synthetic_events().any(|name| is_emitted(&name));
+        let tables = self.all().filter(move |(_, table)| self.trigger(table.trigger).is_some_and(&emits));
+        tables.map(|(instance, table)| (instance, table.event))
+    }
+
     /// The counts of a histogram, whose triggers may be in any instance.
     pub(crate) fn counts(&self, hist: HistId) -> Option<&Arc<Counts>> {
         self.all().find(|(_, table)| table.hist == hist).map(|(_, table)| &table.counts)
     }
 
-    /// Adds a table without programs for a trigger of an instance. Returns the place of its words.
+    /// Adds a table for a trigger of an instance. Returns the place of its words.
     ///
     /// # Errors
     /// `ENOMEM` if all places are in use.
@@ -136,15 +135,7 @@ impl Histograms {
         let new = (usize::from(own.used) < HISTS).then_some(own.used);
         let place = own.free.pop().or(new).ok_or(ErrorKind::NoMemory)?;
         own.used = own.used.max(place + 1);
-        own.tables.push(Table {
-            trigger: trigger.id,
-            hist: trigger.hist.id,
-            event,
-            counts,
-            place,
-            programs: TablePrograms::default(),
-            hits: 0,
-        });
+        own.tables.push(Table { trigger: trigger.id, hist: trigger.hist.id, event, counts, place, hits: 0 });
         Ok(place)
     }
 

@@ -6,7 +6,6 @@ use crate::{
         Engine,
         attachments::{
             reconcile::{Goal, reconcile},
-            session::table::ProgramRole,
             sessions::Attachments,
         },
         dependents,
@@ -44,12 +43,7 @@ pub(crate) fn apply_changes(engine: &mut Engine, changes: EventChanges) {
 /// Attaches and detaches an event's probes and relays, after its definitions or modules changed.
 pub(crate) fn follow_probes(engine: &mut Engine, event: EventId) {
     for instance in engine.instances.ids() {
-        let is_relayed = engine
-            .attachments
-            .session(instance)
-            .is_some_and(|session| session.table.has(event, ProgramRole::Relay));
-        let relayed =
-            if is_relayed { dependents::rebuild_dependents(engine, instance, event) } else { Ok(()) };
+        let relayed = dependents::update(engine, instance, event);
         let followed = reconcile(engine, instance, &[event], Goal::Unchanged);
         for error in [relayed, followed].into_iter().filter_map(Result::err) {
             engine.log_error(instance, error);

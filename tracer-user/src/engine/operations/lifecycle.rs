@@ -5,6 +5,7 @@ use crate::{
     engine::{
         Cooperative, Engine,
         command::error::{CommandError, ErrorKind},
+        dependents,
         facts::Facts,
         histograms::commands,
         instances::{Instances, instance::Instance},
@@ -43,5 +44,6 @@ pub(crate) fn remove(engine: &mut Engine, name: &str) -> Result<(), CommandError
     let names = if engine.attachments.sessions().next().is_none() { engine.names.take() } else { None };
     // The kernel takes up to 0.2 s to release the programs, links and rings of a session.
     engine.run_off_thread(move || drop((removed, names)));
-    Ok(())
+    // Programs of other instances emit its synthetic events no more. They log their own errors.
+    on.into_iter().try_for_each(|event| dependents::propagate_enabled(engine, instance, event))
 }

@@ -4,18 +4,8 @@ use std::sync::Arc;
 
 use crate::{
     engine::{
-        Cooperative, Engine, InstanceCommand,
-        attachments::{
-            plan::{ProbeState, WantedProbe},
-            session::{
-                InstanceSession,
-                table::{AttachedParts, ProgramRole},
-            },
-        },
-        instances::select::Selector,
-        operations::changes,
-        probes,
-        registry::table::EventChanges,
+        Cooperative, Engine, InstanceCommand, attachments::session::table::ProgramRole,
+        instances::select::Selector, operations::changes, registry::table::EventChanges,
     },
     event::EventId,
 };
@@ -70,23 +60,15 @@ fn enable_awaited(engine: &mut Engine) {
 /// Attaches probes that waited for a module, and detaches probes whose module was unloaded.
 fn follow_moved_probes(engine: &mut Engine) {
     engine.registry.dynamic_mut().forget_sites();
-    let facts = Arc::clone(&engine.facts);
-    let events: Vec<EventId> = engine.registry.dynamic().numbers().collect();
+    let has_probes = |event: &EventId| {
+        let roles = [ProgramRole::Probe, ProgramRole::Relay];
+        engine
+            .attachments
+            .sessions()
+            .any(|(_, session)| roles.iter().any(|role| session.table.has(*event, *role)))
+    };
+    let events: Vec<EventId> = engine.registry.dynamic().numbers().filter(has_probes).collect();
     for event in events {
-        let probes = engine.registry.dynamic().probes_of(event).unwrap_or_default();
-        let is_moved = |(serial, state): (u64, ProbeState)| {
-            let defined = probes.iter().find(|defined| defined.serial == serial);
-            let waits = defined.and_then(|defined| probes::waits(&defined.probe, &facts));
-            !WantedProbe { serial, waits }.is(state)
-        };
-        let of_event = |session: &InstanceSession| {
-            let roles = [ProgramRole::Probe, ProgramRole::Relay];
-            let parts = roles.into_iter().filter_map(|role| session.table.get(event, role));
-            parts.flat_map(AttachedParts::states).any(is_moved)
-        };
-        let moved = engine.attachments.sessions().any(|(_, session)| of_event(session));
-        if moved {
-            changes::follow_probes(engine, event);
-        }
+        changes::follow_probes(engine, event);
     }
 }

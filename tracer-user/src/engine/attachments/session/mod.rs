@@ -9,6 +9,7 @@ pub(crate) mod attached_event;
 pub(crate) mod count_ledger;
 mod deferred_close;
 pub(crate) mod event_config;
+pub(crate) mod part;
 pub(crate) mod probes;
 pub(crate) mod ring_queue;
 pub(crate) mod table;

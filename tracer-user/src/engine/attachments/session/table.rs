@@ -2,11 +2,19 @@
 
 use std::collections::HashMap;
 
-use super::event_config::{EventConfig, EventSettings};
+use super::{
+    event_config::{EventConfig, EventSettings},
+    part::Part,
+};
 use crate::{
     attach::Attached,
-    engine::{attachments::plan::ProbeState, hooks::AttachPlan, registry::profile::BySerial},
+    engine::{
+        attachments::plan::{AttachedState, Mode, ProbeState},
+        hooks::AttachPlan,
+        registry::profile::BySerial,
+    },
     event::{EventId, Slot},
+    lang::hist::TriggerId,
 };
 
 /// The work that programs do for an event.
@@ -24,6 +32,10 @@ pub(crate) enum ProgramRole {
     Marker,
     /// Pass the records of an event to its dependents.
     Relay,
+    /// Counts the hits of an event in a histogram, or its records from user space if the event has no hook.
+    Histogram(TriggerId),
+    /// Counts the records from user space of an event with a hook in a histogram. It is made on first use.
+    HistogramInject(TriggerId),
 }
 
 /// The roles of the programs that make an event attached. An event has at most one of them.
@@ -100,25 +112,32 @@ pub(crate) struct AttachedParts {
     pub(crate) probes: Vec<ProbePart>,
     /// What the programs do. `None` if they differ, because a change failed, and for roles that do not compare it.
     pub(crate) settings: Option<EventSettings>,
+    /// For relays and histograms, the parts that receive the records. `None` if they differ, because a change failed.
+    pub(crate) receivers: Option<Vec<Part>>,
     /// Whether the event is soft-disabled while no program has a slot.
     off: bool,
 }
 
 impl From<AttachedPart> for AttachedParts {
     fn from(part: AttachedPart) -> Self {
-        Self { probes: vec![ProbePart::attached(0, part)], settings: None, off: false }
+        Self { probes: vec![ProbePart::attached(0, part)], ..Self::default() }
     }
 }
 
 impl AttachedParts {
     /// Programs with these settings.
     pub(crate) fn new(probes: Vec<ProbePart>, config: &EventConfig<'_>) -> Self {
-        Self { probes, settings: Some(config.settings.clone()), off: config.begins_off }
+        Self { probes, settings: Some(config.settings.clone()), off: config.begins_off, receivers: None }
     }
 
     /// The program of an event without probes.
     pub(crate) fn single(part: AttachedPart, config: &EventConfig<'_>) -> Self {
         Self::new(Self::from(part).probes, config)
+    }
+
+    /// A program that passes records to these parts.
+    pub(crate) fn passing(part: AttachedPart, receivers: Vec<Part>) -> Self {
+        Self { receivers: Some(receivers), ..Self::from(part) }
     }
 
     /// The attached programs.
@@ -196,6 +215,21 @@ impl AttachedTable {
         self.0.get(&(event, role))
     }
 
+    /// The state of an event's programs in a role, which are attached or not; `settings` are those to compare.
+    pub(crate) fn state<S>(
+        &self,
+        event: EventId,
+        role: ProgramRole,
+        settings: impl FnOnce(&AttachedParts) -> Option<&S>,
+    ) -> AttachedState<&S> {
+        let known = self.get(event, role);
+        AttachedState {
+            mode: if known.is_some() { Mode::On } else { Mode::Disabled },
+            probes: known.into_iter().flat_map(AttachedParts::states).collect(),
+            settings: known.and_then(settings),
+        }
+    }
+
     /// The first program of an event in a role.
     pub(crate) fn first(&self, event: EventId, role: ProgramRole) -> Option<&AttachedPart> {
         self.get(event, role)?.iter().next()
@@ -215,6 +249,19 @@ impl AttachedTable {
 
     pub(crate) fn take(&mut self, event: EventId, role: ProgramRole) -> Option<AttachedParts> {
         self.0.remove(&(event, role))
+    }
+
+    /// Removes the programs of an event's histograms for which a condition holds.
+    pub(crate) fn take_histograms(
+        &mut self,
+        event: EventId,
+        is_taken: impl Fn(TriggerId) -> bool,
+    ) -> Vec<AttachedParts> {
+        let selected = |(own, role): &(EventId, ProgramRole), _: &mut AttachedParts| match role {
+            ProgramRole::Histogram(id) | ProgramRole::HistogramInject(id) => *own == event && is_taken(*id),
+            _ => false,
+        };
+        self.0.extract_if(selected).map(|(_, parts)| parts).collect()
     }
 
     /// Removes the programs that make an event attached.
