@@ -14,7 +14,10 @@ use crate::{
         attachments::{
             attach_event::{arrange_probes, attach_event},
             bulk_enable, bulk_functions, desired, off_thread,
-            session::{event_config::EventSettings, table::AttachedParts},
+            session::{
+                event_config::{EventConfig, EventSettings},
+                table::{AttachedParts, ProgramRole},
+            },
         },
         command::error::{CommandError, ErrorKind},
         dependents::{self, sources::RecordSources},
@@ -171,7 +174,7 @@ fn turn_off(engine: &mut Engine, instance: InstanceId, events: &[EventId]) -> Re
 /// Makes one event match its instance's state. The event stays enabled or disabled.
 fn follow_state(engine: &mut Engine, instance: InstanceId, event: EventId) -> Result<(), CommandError> {
     if engine.registry.is_special(event) {
-        return set_marker(engine, instance, event);
+        return reconcile_marker(engine, instance, event);
     }
     let changes = plan_event(engine, instance, event, Goal::Unchanged)?;
     if changes.iter().any(|change| matches!(change, Change::Attach { .. })) {
@@ -271,18 +274,25 @@ fn replace_program(engine: &mut Engine, instance: InstanceId, event: EventId) ->
     dependents::propagate_enabled(engine, instance, event)
 }
 
-/// Sets or removes the program that runs the triggers of an event of marks.
-fn set_marker(engine: &mut Engine, instance: InstanceId, event: EventId) -> Result<(), CommandError> {
+/// Makes the program that runs the triggers of an event of marks match its instance's state.
+fn reconcile_marker(engine: &mut Engine, instance: InstanceId, event: EventId) -> Result<(), CommandError> {
+    let settings = desired::settings(engine, instance, event)?;
     let catalogue = engine.registry.events().clone();
-    engine.instances.state(instance)?;
-    let Some(format) =
-        catalogue.known_format(event).filter(|_| engine.attachments.session(instance).is_some())
-    else {
-        return Ok(());
-    };
-    desired::with_config(engine, instance, event, format, |session, config| {
-        Ok(session.set_marker(event, (!config.settings.triggers.is_empty()).then_some(config))?)
-    })
+    let session = engine.attachments.session_mut(instance);
+    let Some((format, session)) = catalogue.known_format(event).zip(session) else { return Ok(()) };
+    let is = session.table.state(event, ProgramRole::Marker, |parts| parts.settings.as_ref());
+    let is_wanted = !settings.triggers.is_empty();
+    match plan(&Wanted::part(is_wanted, vec![WantedProbe::ONLY], &settings), &is)[..] {
+        [] => Ok(()),
+        [Change::Detach] => {
+            session.table.take(event, ProgramRole::Marker);
+            Ok(())
+        }
+        _ => {
+            let config = EventConfig { format, settings: &settings, begins_off: false };
+            Ok(session.attach_marker(event, &config)?)
+        }
+    }
 }
 
 /// Adds or removes the reference of an event probe to its target event, which has the probe among its triggers

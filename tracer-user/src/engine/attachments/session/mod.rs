@@ -375,20 +375,12 @@ impl InstanceSession {
         }
     }
 
-    /// Sets or removes the program that runs the triggers of `trace_marker`, on records of this event.
-    pub(crate) fn set_marker(
+    /// Attaches the program that runs the triggers of `trace_marker` on records of this event, in place of an old one.
+    pub(crate) fn attach_marker(
         &mut self,
         event: EventId,
-        config: Option<&EventConfig<'_>>,
+        config: &EventConfig<'_>,
     ) -> Result<(), AttachError> {
-        let Some(config) = config else {
-            self.table.take(event, ProgramRole::Marker);
-            return Ok(());
-        };
-        let known = self.table.get(event, ProgramRole::Marker).and_then(|parts| parts.settings.as_ref());
-        if known == Some(config.settings) {
-            return Ok(());
-        }
         let mut request = config.request(&AttachPoint::Inject, &ProgramContext::Inject);
         request.hit_actions.no_record = true;
         let attached = self.session.attach(&request, Dispatch::Direct)?;
