@@ -7,8 +7,7 @@ use crate::{
     engine::{
         Engine,
         attachments::{
-            desired,
-            off_thread::{self, Refused},
+            desired, off_thread,
             plan::ProbeState,
             reconcile::link_eprobe,
             session::{event_config::EventConfig, table::ProgramRole},
@@ -19,6 +18,7 @@ use crate::{
     },
     event::{EventId, Format, InstanceId},
     lang::define::Defined,
+    plan::source::ProgramContext,
 };
 
 /// Attaches an event to its hook. With `begins_off` the event begins soft-disabled, as a trigger would leave it. If
@@ -108,13 +108,15 @@ fn attach_hook(
     // Events that this one's program refers to may have been attached or detached while other requests ran.
     let settings = desired::settings(engine, instance, event)?;
     let config = EventConfig { format, settings: &settings, begins_off };
-    let mut refused = Refused::default();
     let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
-    let attached = session.attach_hook(event, &chosen, &config).or_else(|error| refused.keep(&chosen, error));
-    let attached = match refused.0 {
+    let attached = match (session.attach_hook(event, &chosen, &config), &chosen.context) {
+        // These events have no other hook to try.
+        (done, ProgramContext::Tracepoint | ProgramContext::UserRecord(_)) => {
+            done.map_err(CommandError::from)
+        }
         // A filter may need a value that only the kernel's own record has.
-        Some(why) => off_thread::attach_tracepoint(engine, instance, event, why, &config),
-        None => attached,
+        (Err(error), _) => off_thread::attach_tracepoint(engine, instance, event, error.to_string(), &config),
+        (Ok(()), _) => Ok(()),
     };
     engine.attachments.forget_opened(instance);
     attached

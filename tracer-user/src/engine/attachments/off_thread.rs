@@ -4,7 +4,7 @@
 //! open a perf event, it waits for `event_mutex`, which it holds while it closes other events.
 
 use crate::{
-    attach::{self, AttachError, AttachPoint, Cause, Job, Opening},
+    attach::{self, AttachPoint, Cause, Job, Opening},
     engine::{
         Cooperative, Engine,
         attachments::{desired, session::event_config::EventConfig},
@@ -15,7 +15,6 @@ use crate::{
     },
     event::{EventId, Format, InstanceId, dynamic::Target},
     lang::define::{Defined, Probe},
-    plan::source::ProgramContext,
 };
 
 /// Links those of an event's probes that are at files and not attached yet.
@@ -152,24 +151,6 @@ pub(crate) fn read_matched_formats(engine: &mut Engine, command: &[u8]) {
         if let Some(event) = event {
             // The command finds the error again.
             let _ = read_format(engine, event);
-        }
-    }
-}
-
-/// The reason why a raw tracepoint was refused, if the perf tracepoint is to be tried.
-#[derive(Debug, Default)]
-pub(crate) struct Refused(pub(crate) Option<String>);
-
-impl Refused {
-    /// Stores the error of an attempt at a raw tracepoint or a dispatcher. Returns the error of any other attempt.
-    pub(crate) fn keep(&mut self, tried: &AttachPlan, error: AttachError) -> Result<(), CommandError> {
-        match tried.context {
-            // These events have no other hook to try.
-            ProgramContext::Tracepoint | ProgramContext::UserRecord(_) => Err(error.into()),
-            _ => {
-                self.0 = Some(error.to_string());
-                Ok(())
-            }
         }
     }
 }
