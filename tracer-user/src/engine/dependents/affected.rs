@@ -3,14 +3,11 @@
 use crate::event::{EventId, InstanceId};
 
 /// The events whose programs contain the dependents of an event.
-#[derive(Clone, Debug)]
-pub(super) enum Containers {
-    /// None but the event itself.
-    None,
-    /// The target of an event probe.
-    Target(InstanceId, EventId),
-    /// The events of the histograms that emit a synthetic event.
-    Emitters(Vec<(InstanceId, EventId)>),
+#[derive(Clone, Debug, Default)]
+pub(super) struct Containers {
+    pub(super) events: Vec<(InstanceId, EventId)>,
+    /// Whether their histograms emit the event.
+    pub(super) are_emitters: bool,
 }
 
 /// An event whose programs are affected.
@@ -33,14 +30,10 @@ pub(super) fn affected(
     let mut next = 0;
     while let Some(Affected { instance, event, is_emitter }) = all.get(next).copied() {
         next += 1;
-        let (outer, is_emitter) = match containers(instance, event) {
-            Containers::None => (Vec::new(), is_emitter),
-            Containers::Target(instance, target) => (vec![(instance, target)], is_emitter),
-            Containers::Emitters(emitters) => (emitters, true),
-        };
-        for (instance, event) in outer {
+        let Containers { events, are_emitters } = containers(instance, event);
+        for (instance, event) in events {
             if !all.iter().any(|known| (known.instance, known.event) == (instance, event)) {
-                all.push(Affected { instance, event, is_emitter });
+                all.push(Affected { instance, event, is_emitter: is_emitter || are_emitters });
             }
         }
     }
@@ -57,29 +50,19 @@ mod tests {
 
     const INSTANCE: InstanceId = InstanceId::TOP;
 
-    fn containers(event: u32, kind: u8, others: &[u32]) -> Containers {
-        match kind {
-            0 => Containers::None,
-            1 => Containers::Target(INSTANCE, EventId::new((event + 1) % 8)),
-            _ => Containers::Emitters(others.iter().map(|other| (INSTANCE, EventId::new(*other))).collect()),
-        }
-    }
-
     fn graph() -> impl Strategy<Value = HashMap<EventId, Containers>> {
-        let one = (0..3_u8, proptest::collection::vec(0..8_u32, 0..4));
+        let one = (any::<bool>(), proptest::collection::vec(0..8_u32, 0..4));
         proptest::collection::vec(one, 8).prop_map(|all| {
-            let each = (0..).zip(all);
-            each.map(|(event, (kind, others))| (EventId::new(event), containers(event, kind, &others)))
-                .collect()
+            let each = (0..).zip(all).map(|(event, (are_emitters, others))| {
+                let events = others.into_iter().map(|other| (INSTANCE, EventId::new(other))).collect();
+                (EventId::new(event), Containers { events, are_emitters })
+            });
+            each.collect()
         })
     }
 
-    fn outer(containers: &Containers) -> Vec<EventId> {
-        match containers {
-            Containers::None => Vec::new(),
-            Containers::Target(_, target) => vec![*target],
-            Containers::Emitters(emitters) => emitters.iter().map(|(_, event)| *event).collect(),
-        }
+    fn contains(containers: &Containers, event: EventId) -> bool {
+        containers.events.contains(&(INSTANCE, event))
     }
 
     proptest! {
@@ -92,12 +75,10 @@ mod tests {
             prop_assert_eq!(events[0], EventId::new(start));
             for (number, one) in all.iter().enumerate() {
                 prop_assert!(!events[..number].contains(&one.event), "twice: {events:?}");
-                prop_assert!(outer(&graph[&one.event]).iter().all(|event| events.contains(event)));
-                let part = all[..number].iter().find(|part| outer(&graph[&part.event]).contains(&one.event));
+                prop_assert!(graph[&one.event].events.iter().all(|(_, event)| events.contains(event)));
+                let part = all[..number].iter().find(|part| contains(&graph[&part.event], one.event));
                 prop_assert_eq!(number > 0, part.is_some(), "not behind a part of it: {:?}", events);
-                let emits = part.is_some_and(|part| {
-                    part.is_emitter || matches!(graph[&part.event], Containers::Emitters(_))
-                });
+                let emits = part.is_some_and(|part| part.is_emitter || graph[&part.event].are_emitters);
                 prop_assert_eq!(one.is_emitter, emits);
             }
         }

@@ -78,10 +78,11 @@ fn containers(engine: &Engine, instance: InstanceId, event: EventId) -> Containe
     match RecordSources::of(engine).source(event) {
         Some(Source::Emission) => {
             let number = |name: &str| engine.registry.synthetic().number(name);
-            Containers::Emitters(engine.histograms.emitters(|name| number(name) == Some(event)).collect())
+            let events = engine.histograms.emitters(|name| number(name) == Some(event)).collect();
+            Containers { events, are_emitters: true }
         }
-        Some(Source::Event(target)) => Containers::Target(instance, target),
-        Some(Source::Hooks(_) | Source::Place(_) | Source::Writers) | None => Containers::None,
+        Some(Source::Event(target)) => Containers { events: vec![(instance, target)], are_emitters: false },
+        Some(Source::Hooks(_) | Source::Place(_) | Source::Writers) | None => Containers::default(),
     }
 }
 
