@@ -9,11 +9,10 @@ use crate::{
         attachments::{
             desired, off_thread,
             plan::ProbeState,
-            reconcile::link_eprobe,
             session::{event_config::EventConfig, table::ProgramRole},
         },
         command::error::{CommandError, ErrorKind},
-        dependents::{self, sources::RecordSources},
+        dependents::sources::RecordSources,
         probes::Tried,
     },
     event::{EventId, Format, InstanceId},
@@ -22,7 +21,7 @@ use crate::{
 };
 
 /// Attaches an event to its hook. With `begins_off` the event begins soft-disabled, as a trigger would leave it. If
-/// anything is refused, the event is detached again.
+/// anything is refused, nothing stays attached.
 ///
 /// # Errors
 /// The kernel's errors, and `ENODEV` when the instance is gone.
@@ -67,28 +66,11 @@ pub(super) fn attach_event(
         session.detach([event]);
         return Err(error.into());
     }
-    let state = engine.instances.state(instance)?;
-    state.recorded.insert(event);
-    let newly = state.enabled.insert(event);
+    engine.instances.state(instance)?.recorded.insert(event);
     if probes.is_some() {
         engine.registry.dynamic_mut().profile_mut().begin(event, instance);
     }
-    let is_counted = newly && probes.is_some();
-    let mut done = if is_counted { link_eprobe(engine, instance, event, true) } else { Ok(()) };
-    if done.is_ok() {
-        done = dependents::propagate_enabled(engine, instance, event);
-        if done.is_err() && is_counted {
-            let _ = link_eprobe(engine, instance, event, false);
-        }
-    }
-    if done.is_err() {
-        engine.instances.state(instance)?.enabled.remove(&event);
-        if let Some(session) = engine.attachments.session_mut(instance) {
-            session.detach([event]);
-        }
-        let _ = dependents::propagate_enabled(engine, instance, event);
-    }
-    done
+    Ok(())
 }
 
 /// Attaches an event of the kernel or of a program.

@@ -3,15 +3,12 @@
 use crate::{
     engine::{
         Engine,
-        attachments::{
-            session::InstanceSession,
-            session::event_config::{EventConfig, EventSettings},
-        },
+        attachments::session::event_config::EventSettings,
         command::error::{CommandError, ErrorKind},
         facts::Facts,
         registry::catalogue::{Events, SPECIAL, STACKS},
     },
-    event::{EventId, Format, InstanceId},
+    event::{EventId, InstanceId},
 };
 
 /// Kinds of the records of the kernel stack and of the user stack.
@@ -44,20 +41,4 @@ pub(crate) fn settings(
         stacks: [state.options.is("stacktrace"), state.options.is("userstacktrace")],
         stack_kinds: stack_kinds(&engine.facts, engine.registry.events()),
     })
-}
-
-/// Calls `act` with an instance's session and the configuration that the instance wants for an event.
-///
-/// # Errors
-/// `ENODEV` when the instance is gone or has no session, and the errors of `act`.
-pub(crate) fn with_config<T>(
-    engine: &mut Engine,
-    instance: InstanceId,
-    event: EventId,
-    format: &Format,
-    act: impl FnOnce(&mut InstanceSession, &EventConfig<'_>) -> Result<T, CommandError>,
-) -> Result<T, CommandError> {
-    let settings = settings(engine, instance, event)?;
-    let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
-    act(session, &EventConfig { format, settings: &settings, begins_off: false })
 }

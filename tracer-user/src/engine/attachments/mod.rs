@@ -1,5 +1,6 @@
 //! The programs that are attached to the kernel for each instance, and how they follow the instance's wanted state.
 
+mod apply;
 mod attach_event;
 pub(crate) mod bulk_enable;
 pub(crate) mod bulk_functions;

@@ -171,7 +171,7 @@ pub(crate) fn plan<S: PartialEq>(wanted: &Wanted<S>, is: &AttachedState<S>) -> V
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
@@ -184,137 +184,16 @@ mod tests {
         }
     }
 
-    /// Number of programs that record a hit of a probe.
-    fn recorded(state: &State, serial: u64) -> usize {
-        let attached = state.probes.iter().filter(|probe| **probe == (serial, ProbeState::Attached));
-        if state.mode == Mode::On { attached.count() } else { 0 }
-    }
-
-    /// The attached probes after they were made from nothing.
-    fn made(wanted: &Wanted<u8>) -> Vec<(u64, ProbeState)> {
-        let state = |waits| if waits == Some(true) { ProbeState::Waits } else { ProbeState::Attached };
-        wanted.probes.iter().map(|probe| (probe.serial, state(probe.waits))).collect()
-    }
-
-    /// A stand-in for the kernel: all states that hits can see while a change is made. The last one is the result.
-    fn apply(state: &State, change: Change, wanted: &Wanted<u8>) -> Vec<State> {
-        let mut now = state.clone();
-        let mut seen = Vec::new();
-        match change {
-            Change::Attach { begins_off } => {
-                let mode = if begins_off { Mode::Off } else { Mode::On };
-                now = State { mode, probes: Vec::new(), settings: wanted.settings };
-                for probe in made(wanted) {
-                    now.probes.push(probe);
-                    seen.push(now.clone());
-                }
-            }
-            Change::SetOff(off) => now.mode = if off { Mode::Off } else { Mode::On },
-            Change::Replace => now.settings = wanted.settings,
-            Change::Arrange => {
-                for probe in made(wanted) {
-                    if probe.1 == ProbeState::Attached && !now.probes.contains(&probe) {
-                        now.probes.push(probe);
-                        seen.push(now.clone());
-                    }
-                }
-                now.settings = wanted.settings;
-                seen.push(now.clone());
-                now.probes = made(wanted);
-            }
-            Change::MakeIdle => now = State { mode: Mode::Idle, ..State::default() },
-            Change::Detach => now = State::default(),
-        }
-        seen.push(now);
-        seen
-    }
-
-    fn build(wanted: &Wanted<u8>) -> State {
-        let changes = plan(wanted, &State::default());
-        changes
-            .into_iter()
-            .fold(State::default(), |state, change| apply(&state, change, wanted).pop().unwrap_or(state))
-    }
-
-    fn soft() -> impl Strategy<Value = SoftMode> {
+    pub(crate) fn soft() -> impl Strategy<Value = SoftMode> {
         prop_oneof![Just(SoftMode::Unused), Just(SoftMode::OwnPrograms), Just(SoftMode::Needed)]
     }
 
-    fn goal() -> impl Strategy<Value = Goal> {
+    pub(crate) fn goal() -> impl Strategy<Value = Goal> {
         prop_oneof![Just(Goal::On), Just(Goal::Off), Just(Goal::Unchanged)]
-    }
-
-    fn serials() -> impl Strategy<Value = Vec<u64>> {
-        proptest::sample::subsequence(vec![1, 2, 3, 4, 5], 0..=5).prop_shuffle()
-    }
-
-    /// Any attached state: of an event with or without probes.
-    fn attached() -> impl Strategy<Value = State> {
-        let mode = prop_oneof![Just(Mode::Disabled), Just(Mode::Idle), Just(Mode::Off), Just(Mode::On)];
-        let settings = proptest::option::weighted(0.9, 0..3_u8);
-        let state = prop_oneof![Just(ProbeState::Attached), Just(ProbeState::Waits)];
-        (mode, serials(), proptest::collection::vec(state, 5), settings).prop_map(
-            |(mode, serials, states, settings)| match mode {
-                Mode::Disabled | Mode::Idle => State { mode, ..State::default() },
-                mode => State { mode, probes: serials.into_iter().zip(states).collect(), settings },
-            },
-        )
-    }
-
-    fn wanted_probes() -> impl Strategy<Value = Vec<WantedProbe>> {
-        (serials(), proptest::collection::vec(any::<Option<bool>>(), 5)).prop_map(|(serials, waits)| {
-            serials.into_iter().zip(waits).map(|(serial, waits)| WantedProbe { serial, waits }).collect()
-        })
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4000))]
-
-        #[test]
-        fn any_state_reaches_any_other_and_each_hit_is_recorded_once(
-            first in attached(),
-            goal in goal(),
-            soft in soft(),
-            probes in wanted_probes(),
-            settings in 0..3_u8,
-        ) {
-            let mode = first.mode.after(goal, soft);
-            let settings = mode.has_program().then_some(settings);
-            let probes = if mode.has_program() { probes } else { Vec::new() };
-            let mut wanted = Wanted { mode, probes, settings };
-            // The kernel attaches a probe of which nothing is known. What waited goes on waiting.
-            for probe in &mut wanted.probes {
-                let was = first.probes.iter().find(|(serial, _)| *serial == probe.serial);
-                probe.waits = probe.waits.or(was.map(|(_, state)| *state == ProbeState::Waits));
-            }
-            let mut state = first.clone();
-            let mut seen = vec![state.clone()];
-            for change in plan(&wanted, &first) {
-                // The rest may be planned anew, because the change before it was refused.
-                let rest = plan(&wanted, &state);
-                let end = rest.into_iter().fold(state.clone(), |state, change| {
-                    apply(&state, change, &wanted).pop().unwrap_or(state)
-                });
-                prop_assert_eq!(&end, &build(&wanted));
-                seen.extend(apply(&state, change, &wanted));
-                state = seen.last().unwrap().clone();
-            }
-            prop_assert_eq!(&state, &build(&wanted));
-            prop_assert_eq!(plan(&wanted, &state), vec![]);
-            for serial in 1..=5 {
-                let ends = [recorded(&first, serial), recorded(&state, serial)];
-                for step in &seen {
-                    let hits = recorded(step, serial);
-                    prop_assert!(hits <= 1, "a hit of {serial} is recorded twice: {seen:?}");
-                    prop_assert!(hits == 1 || ends != [1, 1], "a hit of {serial} is lost: {seen:?}");
-                    prop_assert!(hits == 0 || ends != [0, 0], "a hit of {serial} is recorded: {seen:?}");
-                    // An event that begins to be recorded is recorded as wanted, and one that ends as before.
-                    let (begins, ends) = (first.mode != Mode::On, state.mode != Mode::On);
-                    prop_assert!(hits == 0 || !begins || step.settings == wanted.settings, "{seen:?}");
-                    prop_assert!(hits == 0 || !ends || step.settings == first.settings, "{seen:?}");
-                }
-            }
-        }
 
         #[test]
         fn the_mode_depends_on_the_last_goal_and_the_references(

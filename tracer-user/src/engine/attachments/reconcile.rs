@@ -12,6 +12,7 @@ use crate::{
     engine::{
         Cooperative, Engine,
         attachments::{
+            apply::{EventOperations, apply},
             attach_event::{arrange_probes, attach_event},
             bulk_enable, bulk_functions, desired, off_thread,
             session::{
@@ -126,7 +127,8 @@ fn turn_on(engine: &mut Engine, instance: InstanceId, events: &[EventId]) -> Res
             break;
         }
         let planned = plan_event(engine, instance, *event, Goal::On);
-        let done = planned.and_then(|changes| apply(engine, instance, *event, &changes));
+        let done = planned
+            .and_then(|changes| apply(&mut EventPrograms { engine, instance, event: *event }, &changes));
         first = first.and(done.map_err(|error| engine.log_error(instance, error)));
     }
     if let Some(session) = engine.attachments.session_mut(instance) {
@@ -157,7 +159,7 @@ fn turn_off(engine: &mut Engine, instance: InstanceId, events: &[EventId]) -> Re
         engine.yield_to_readers();
     }
     for (event, changes) in others {
-        first = first.and(apply(engine, instance, event, &changes));
+        first = first.and(apply(&mut EventPrograms { engine, instance, event }, &changes));
         engine.yield_to_readers();
     }
     for event in &gone {
@@ -180,58 +182,64 @@ fn follow_state(engine: &mut Engine, instance: InstanceId, event: EventId) -> Re
     if changes.iter().any(|change| matches!(change, Change::Attach { .. })) {
         off_thread::choose_hooks(engine, &[event]);
     }
-    apply(engine, instance, event, &changes)
+    apply(&mut EventPrograms { engine, instance, event }, &changes)
 }
 
-/// Makes the changes of an event, up to the first that is refused. A refused probe does not keep the event's other
-/// probes from their changes.
-fn apply(
-    engine: &mut Engine,
+/// An event of an instance.
+struct EventPrograms<'a> {
+    engine: &'a mut Engine,
     instance: InstanceId,
     event: EventId,
-    changes: &[Change],
-) -> Result<(), CommandError> {
-    let mut refused = Ok(());
-    for change in changes {
-        match change {
-            Change::Attach { begins_off } => {
-                attach_event(engine, instance, event, *begins_off)?;
-                follow_slot(engine, instance, event)?;
-            }
-            Change::SetOff(off) => {
-                if let Some(session) = engine.attachments.session_mut(instance) {
-                    session.set_off(event, *off);
-                }
-            }
-            Change::Replace => replace_program(engine, instance, event)?,
-            Change::Arrange => {
-                refused = arrange_probes(engine, instance, event);
-                follow_slot(engine, instance, event)?;
-            }
-            Change::MakeIdle => {
-                probe_counts::keep_counts(engine, instance, &[event]);
-                if let Some(session) = engine.attachments.session_mut(instance) {
-                    session.detach([event]);
-                }
-                engine.instances.state(instance)?.enabled.insert(event);
-                dependents::propagate_enabled(engine, instance, event)?;
-            }
-            Change::Detach => {
-                let gone = detach_events(engine, instance, &[event])?;
-                let linked = gone.into_iter().map(|event| link_eprobe(engine, instance, event, false));
-                let linked = linked.fold(Ok(()), Result::and);
-                linked.and(dependents::propagate_enabled(engine, instance, event))?;
-            }
-        }
-    }
-    refused
 }
 
-/// Replaces the programs of the triggers that enable or disable an event, which may be its own, if the event has another
-/// slot now.
-fn follow_slot(engine: &mut Engine, instance: InstanceId, event: EventId) -> Result<(), CommandError> {
-    let switching = engine.instances.state(instance)?.triggers.switching(event, false);
-    switching.into_iter().map(|other| follow_state(engine, instance, other)).fold(Ok(()), Result::and)
+impl EventOperations for EventPrograms<'_> {
+    fn attach(&mut self, begins_off: bool) -> Result<(), CommandError> {
+        attach_event(self.engine, self.instance, self.event, begins_off)
+    }
+
+    fn detach(&mut self) {
+        probe_counts::keep_counts(self.engine, self.instance, &[self.event]);
+        if let Some(session) = self.engine.attachments.session_mut(self.instance) {
+            session.detach([self.event]);
+        }
+    }
+
+    fn replace(&mut self) -> Result<(), CommandError> {
+        let catalogue = self.engine.registry.events().clone();
+        let format = catalogue.known_format(self.event).ok_or(ErrorKind::Gone)?;
+        let settings = desired::settings(self.engine, self.instance, self.event)?;
+        let session = self.engine.attachments.session_mut(self.instance).ok_or(ErrorKind::Gone)?;
+        Ok(session.change(self.event, &EventConfig { format, settings: &settings, begins_off: false })?)
+    }
+
+    fn arrange(&mut self) -> Result<(), CommandError> {
+        arrange_probes(self.engine, self.instance, self.event)
+    }
+
+    fn set_off(&mut self, off: bool) {
+        if let Some(session) = self.engine.attachments.session_mut(self.instance) {
+            session.set_off(self.event, off);
+        }
+    }
+
+    fn set_enabled(&mut self, on: bool) -> bool {
+        let Some(state) = self.engine.instances.get_mut(self.instance) else { return false };
+        if on { state.enabled.insert(self.event) } else { state.enabled.remove(&self.event) }
+    }
+
+    fn link_eprobe(&mut self, on: bool) -> Result<(), CommandError> {
+        link_eprobe(self.engine, self.instance, self.event, on)
+    }
+
+    fn propagate(&mut self) -> Result<(), CommandError> {
+        dependents::propagate_enabled(self.engine, self.instance, self.event)
+    }
+
+    fn follow_slot(&mut self) -> Result<(), CommandError> {
+        let switching = self.engine.instances.state(self.instance)?.triggers.switching(self.event, false);
+        let followed = switching.into_iter().map(|other| follow_state(self.engine, self.instance, other));
+        followed.fold(Ok(()), Result::and)
+    }
 }
 
 /// Detaches events. Returns those that were attached.
@@ -264,16 +272,6 @@ fn await_opened(engine: &mut Engine, instance: InstanceId, event: EventId) {
     while is_due(engine) && !engine.scheduler.is_stopping() && engine.wait_for_readers() {}
 }
 
-/// Replaces the programs of an attached event by the wanted ones.
-fn replace_program(engine: &mut Engine, instance: InstanceId, event: EventId) -> Result<(), CommandError> {
-    let catalogue = engine.registry.events().clone();
-    let format = catalogue.known_format(event).ok_or(ErrorKind::Gone)?;
-    desired::with_config(engine, instance, event, format, |session, config| {
-        Ok(session.change(event, config)?)
-    })?;
-    dependents::propagate_enabled(engine, instance, event)
-}
-
 /// Makes the program that runs the triggers of an event of marks match its instance's state.
 fn reconcile_marker(engine: &mut Engine, instance: InstanceId, event: EventId) -> Result<(), CommandError> {
     let settings = desired::settings(engine, instance, event)?;
@@ -297,7 +295,7 @@ fn reconcile_marker(engine: &mut Engine, instance: InstanceId, event: EventId) -
 
 /// Adds or removes the reference of an event probe to its target event, which has the probe among its triggers
 /// (`enable_eprobe()`).
-pub(super) fn link_eprobe(
+fn link_eprobe(
     engine: &mut Engine,
     instance: InstanceId,
     event: EventId,

@@ -9,7 +9,7 @@ use crate::{
     attach,
     engine::{
         Engine,
-        attachments::{desired, off_thread},
+        attachments::{desired, off_thread, session::event_config::EventConfig},
         command::error::{CommandError, ErrorKind},
         dependents::{self, hist_programs, writer_stack},
         records::mark::Writer,
@@ -49,9 +49,10 @@ pub(crate) fn inject(
         hist_programs::count_record(engine, instance, event, &record, &hit);
     }
     engine.instances.state(instance)?.recorded.insert(event);
-    let actions = desired::with_config(engine, instance, event, format, |session, config| {
-        session.inject(event, config, &record, &hit).map_err(CommandError::from)
-    })?;
+    let settings = desired::settings(engine, instance, event)?;
+    let config = EventConfig { format, settings: &settings, begins_off: false };
+    let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
+    let actions = session.inject(event, &config, &record, &hit)?;
     writer_stack::perform(engine, instance, actions, &record, writer);
     dependents::pass_to_eprobes(engine, instance, event, &record, writer);
     Ok(())
