@@ -8,7 +8,7 @@ use std::{
 use super::{
     Cause,
     close::{perf_event::PerfEvent, unlink::FileHook},
-    hooks::calls::Place,
+    hooks::{calls::Place, syscalls::Dispatcher},
     slots::SlotLease,
 };
 use crate::sys::bpf::{link::link_missed, prog::Prog};
@@ -24,6 +24,8 @@ pub(crate) enum Link {
     File(FileHook),
     /// A link to functions of many events.
     Functions { _link: Arc<FunctionsLink> },
+    /// A dispatcher of system calls, which is attached while one of its events is.
+    Dispatcher { _dispatcher: Arc<Dispatcher> },
     /// A histogram's entry in a dispatcher of system calls.
     Call { _place: Place },
     /// No descriptor: user space runs the program, or the program is in the array of a dispatcher.
@@ -67,7 +69,7 @@ impl Link {
         match self {
             Self::Fd { _fd: link } | Self::Perf { link, .. } => link_missed(link.as_fd()).unwrap_or(0),
             Self::File(hook) => hook.link().and_then(link_missed).unwrap_or(0),
-            Self::Functions { .. } | Self::Call { .. } | Self::None => 0,
+            Self::Functions { .. } | Self::Dispatcher { .. } | Self::Call { .. } | Self::None => 0,
         }
     }
 }

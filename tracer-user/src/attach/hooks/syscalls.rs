@@ -4,7 +4,11 @@
 //! Where sessions share chains, their dispatchers are consumers of the chains of these two tracepoints
 //! (`attach/session/attach.rs`).
 
-use std::{any::Any, os::fd::AsFd, sync::Arc};
+use std::{
+    any::Any,
+    os::fd::AsFd,
+    sync::{Arc, Weak},
+};
 
 use tracer_abi::{CALL_NUMBERS, SYSCALLS};
 
@@ -93,28 +97,30 @@ impl Dispatcher {
     }
 }
 
-/// The dispatchers of a session, each attached on first use.
+/// The dispatchers of a session. Each is attached while an event uses an entry of it.
 #[derive(Debug)]
 pub(crate) struct Dispatchers {
     registers: Option<Registers>,
     cast: Option<Cast>,
-    enter: Option<Dispatcher>,
-    exit: Option<Dispatcher>,
+    enter: Weak<Dispatcher>,
+    exit: Weak<Dispatcher>,
 }
 
 impl Dispatchers {
     /// No dispatcher yet. `registers` and `cast` as in [`Context`](crate::attach::Context).
     pub(crate) fn new(registers: Option<Registers>, cast: Option<Cast>) -> Self {
-        Self { registers, cast, enter: None, exit: None }
+        Self { registers, cast, enter: Weak::new(), exit: Weak::new() }
     }
 
-    /// The entry of the system call with this number, at its entry or exit. `link` is how a new dispatcher is attached.
-    pub(crate) fn entry(&mut self, enter: bool, number: u32, link: &DispatcherLink) -> Result<Entry, Cause> {
+    /// The dispatcher of entries or of exits. `link` is how a new one is attached.
+    pub(crate) fn get(&mut self, enter: bool, link: &DispatcherLink) -> Result<Arc<Dispatcher>, Cause> {
         let side = if enter { &mut self.enter } else { &mut self.exit };
-        if let Some(dispatcher) = side {
-            return Ok(dispatcher.entry(number));
+        if let Some(dispatcher) = side.upgrade() {
+            return Ok(dispatcher);
         }
         let registers = self.registers.ok_or(Cause::NoRegisters)?;
-        Ok(side.insert(Dispatcher::new(enter, registers.number, self.cast, link)?).entry(number))
+        let dispatcher = Arc::new(Dispatcher::new(enter, registers.number, self.cast, link)?);
+        *side = Arc::downgrade(&dispatcher);
+        Ok(dispatcher)
     }
 }

@@ -8,7 +8,7 @@ use crate::{
         AttachError, AttachPoint, Block, Cause, Dispatch, Request,
         attached::{
             chain::{ChainPlace, Chains, Sort},
-            entry::{Entry, OwnGate},
+            entry::OwnGate,
             lifecycle::{Attached, Parked, Planned},
         },
         hooks::{
@@ -176,7 +176,7 @@ impl Session {
         let mut attached = Attached::new(request.point.clone(), dispatch, program);
         (attached.companions, attached.lease) = (companions, lease);
         attached.chain = chain;
-        (attached.gate, attached.entry) = self.gate_and_entry(request, dispatch, slot).map_err(named)?;
+        self.set_entry(&mut attached, request, slot).map_err(named)?;
         if let (None, Some(chain)) = (&attached.entry, &attached.chain) {
             chain.set(Arc::clone(&attached.program.program)).map_err(named)?;
         }
@@ -212,35 +212,30 @@ impl Session {
         Ok(Some(lease))
     }
 
-    /// The event's own gate, if it has one, and the entry through which hits reach its program.
-    fn gate_and_entry(
-        &mut self,
-        request: &Request<'_>,
-        dispatch: Dispatch,
-        slot: Slot,
-    ) -> Result<(Option<OwnGate>, Option<Entry>), Cause> {
+    /// Sets the event's own gate or its dispatcher, if it has one, and the entry through which hits reach its program.
+    fn set_entry(&mut self, attached: &mut Attached, request: &Request<'_>, slot: Slot) -> Result<(), Cause> {
         let point = request.point;
-        match (dispatch, point, point.call()) {
-            (_, AttachPoint::Inject, _) => Ok((None, None)),
+        match (attached.dispatch, point, point.call()) {
             (Dispatch::Direct | Dispatch::Table, _, Some((enter, number))) => {
-                let link = self.dispatcher_link(Sort::Event);
-                Ok((None, Some(self.calls.entry(enter, number, &link)?)))
+                let dispatcher = self.calls.get(enter, &self.dispatcher_link(Sort::Event))?;
+                attached.entry = Some(dispatcher.entry(number));
+                attached.link = Link::Dispatcher { _dispatcher: dispatcher };
             }
-            (Dispatch::Direct, ..) => Ok((None, None)),
-            (Dispatch::Gate, _, Some(_)) => Err(Cause::Misplaced("system calls have a dispatcher")),
+            // The chain of a tracepoint has gate and entry.
+            (Dispatch::Direct, ..)
+            | (_, AttachPoint::Inject, _)
+            | (Dispatch::Table, AttachPoint::RawTracepoint(_) | AttachPoint::Tracepoint(_), _) => {}
+            (Dispatch::Gate, _, Some(_)) => return Err(Cause::Misplaced("system calls have a dispatcher")),
             (Dispatch::Gate, ..) => {
                 let (gate, entry) = OwnGate::new(point.kind(), request.purpose(), true, "tracer_probe")?;
-                Ok((Some(gate), Some(entry)))
-            }
-            // The chain of the tracepoint has gate and entry.
-            (Dispatch::Table, AttachPoint::RawTracepoint(_) | AttachPoint::Tracepoint(_), _) => {
-                Ok((None, None))
+                (attached.gate, attached.entry) = (Some(gate), Some(entry));
             }
             (Dispatch::Table, AttachPoint::Uprobe(_) | AttachPoint::Shared { .. }, _) => {
-                Ok((None, Some(self.tables.table(point)?.entry(slot))))
+                attached.entry = Some(self.tables.table(point)?.entry(slot));
             }
-            (Dispatch::Table, ..) => Err(Cause::Misplaced("no gate is for such a hook")),
+            (Dispatch::Table, ..) => return Err(Cause::Misplaced("no gate is for such a hook")),
         }
+        Ok(())
     }
 
     /// How a dispatcher of system calls is attached. A session that shares no chains saves a tail call.
