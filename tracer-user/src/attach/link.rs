@@ -47,7 +47,11 @@ impl Link {
         let hook = "link to the perf event (5.15 and later)";
         let link = event.fd().and_then(|event| program.link_perf_event(event, 0));
         let link = link.map_err(|errno| Cause::Hook(hook, errno))?;
-        let event = event.take().map_err(|errno| Cause::Hook(hook, errno))?;
+        let (event, held) = event.take().map_err(|errno| Cause::Hook(hook, errno))?;
+        // The guard gets no link of this sort. It may not answer soon.
+        if held.is_some() {
+            std::thread::spawn(move || drop(held));
+        }
         Ok(Self::Perf { link, event })
     }
 

@@ -62,8 +62,6 @@ pub struct Attached {
     pub(crate) point: AttachPoint,
     pub(crate) dispatch: Dispatch,
     pub(crate) lease: Option<Arc<SlotLease>>,
-    /// Whether the dropping thread itself closes the link of a chain that has no consumer left.
-    closes_here: bool,
 }
 
 /// An event that is complete except for its link to a file. Dropping it frees its slot.
@@ -76,8 +74,8 @@ pub struct Planned {
     pub(crate) cookie: u64,
 }
 
-/// A disabled event that is still linked. [`crate::attach::Session::resume`] enables it again. Dropping it closes the
-/// link of its chain in this thread, where the kernel may wait for all CPUs. [`detach_parked`] drops many.
+/// A disabled event that is still linked. [`crate::attach::Session::resume`] enables it again. Dropping it detaches it,
+/// as for an [`Attached`]. [`detach_parked`] drops many.
 #[derive(Debug)]
 pub struct Parked(pub(crate) Attached);
 
@@ -94,7 +92,6 @@ impl Attached {
             point,
             dispatch,
             lease: None,
-            closes_here: false,
         }
     }
 
@@ -157,7 +154,6 @@ impl Attached {
     /// Disables the event, at once and on all CPUs. Keeps its link, unless the program itself is attached.
     pub fn park(mut self) -> Parked {
         self.stop();
-        self.closes_here = true;
         Parked(self)
     }
 
@@ -178,9 +174,7 @@ impl Attached {
 impl Drop for Attached {
     fn drop(&mut self) {
         self.stop();
-        if let Some(left) = self.chain.take().and_then(|chain| chain.leave())
-            && !self.closes_here
-        {
+        if let Some(left) = self.chain.take().and_then(|chain| chain.leave()) {
             unlink::close_later((left, self.gate.take(), self.lease.take()));
         }
         if self.dispatch == Dispatch::Gate && self.link.has_perf_event() {
@@ -210,9 +204,9 @@ impl Parked {
     }
 }
 
-/// Detaches parked events. The links of tracepoints without another consumer are closed in parallel, because the kernel
-/// waits for all CPUs at each. Their slots are free after that. Perf events without a link have no effect. A thread
-/// closes them one by one, and until then they can be used again.
+/// Detaches parked events, and returns when no hit runs a program of theirs. The links of tracepoints without another
+/// consumer are closed in parallel, because the kernel waits for all CPUs at each. Their slots are free after that. Perf
+/// events without a link have no effect. A thread closes them one by one, and until then they can be used again.
 pub fn detach_parked(mut parked: Vec<Parked>) {
     let chains = parked.iter_mut().filter_map(|Parked(attached)| attached.chain.take());
     close_together(chains.filter_map(|chain| chain.leave()).collect());

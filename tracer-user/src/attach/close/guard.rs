@@ -43,6 +43,8 @@ use crate::sys::Errno;
 
 /// Descriptors per message; the kernel takes up to 253 (`SCM_MAX_FD`).
 const BATCH: usize = 128;
+/// Numbers per message.
+const NUMBERS: usize = 4096;
 /// Bit that a link's number has in addition to its event's number.
 const LINK: u32 = 1 << 31;
 /// Up to this many events are closed in this process. Closing more takes longer than starting another process or
@@ -102,6 +104,8 @@ pub struct Guard {
 pub(crate) struct HeldDescriptors {
     guard: Arc<Guard>,
     number: u32,
+    /// Whether it also holds the link.
+    has_link: bool,
 }
 
 impl Guard {
@@ -159,7 +163,20 @@ impl Guard {
     }
 
     fn hold(&self, numbered: &[(u32, BorrowedFd<'_>)]) -> Option<()> {
+        self.await_room()?;
         self.is_sent(send_held(&self.socket, numbered))
+    }
+
+    /// Waits until the socket takes a message. It takes none if the guard has read none for a while.
+    fn await_room(&self) -> Option<()> {
+        let room = self.poll(PollFlags::OUT);
+        self.is_sent(if room { Ok(0) } else { Err(Errno::TIMEDOUT) })
+    }
+
+    /// Waits with the guard's patience. Returns whether the socket is ready, or broken.
+    fn poll(&self, flags: PollFlags) -> bool {
+        let timeout = Timespec::try_from(self.patience).ok();
+        poll(&mut [PollFd::new(&self.socket, flags)], timeout.as_ref()).is_ok_and(|ready| ready > 0)
     }
 
     /// Makes the guard release all descriptors, and waits for that. Afterwards this process closes the last reference
@@ -180,7 +197,7 @@ impl Guard {
             return false;
         }
         let mut is_released = true;
-        for part in numbers.chunks(BATCH) {
+        for part in numbers.chunks(NUMBERS) {
             is_released &= self.request(&Message::Release.bytes(part.iter().copied()));
         }
         is_released
@@ -189,11 +206,13 @@ impl Guard {
     /// Sends a request and waits for the answer. Returns whether the guard answered.
     fn request(&self, bytes: &[u8]) -> bool {
         let _held = self.request.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.is_gone() || self.is_sent(send(&self.socket, bytes, SendFlags::NOSIGNAL)).is_none() {
+        if self.is_gone()
+            || self.await_room().is_none()
+            || self.is_sent(send(&self.socket, bytes, SendFlags::NOSIGNAL)).is_none()
+        {
             return false;
         }
-        let timeout = Timespec::try_from(self.patience).ok();
-        let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], timeout.as_ref());
+        self.poll(PollFlags::IN);
         match recv(&self.socket, &mut [0; 1], RecvFlags::DONTWAIT) {
             Ok((1, _)) => return true,
             Ok(_) => self.end(Errno::PIPE),
@@ -215,12 +234,23 @@ impl Guard {
 impl HeldDescriptors {
     fn new(guard: &Arc<Guard>, number: u32) -> Self {
         guard.held.fetch_add(1, Ordering::Relaxed);
-        Self { guard: Arc::clone(guard), number }
+        Self { guard: Arc::clone(guard), number, has_link: true }
     }
 
-    /// Whether the guard closes the descriptors ([`Guard::leave`]).
+    /// For the event alone, after [`release_links`]. A new link is passed to the guard like that of a new event.
+    pub(crate) fn without_link(mut self) -> Self {
+        self.has_link = false;
+        self
+    }
+
+    /// Whether the guard closes the event ([`Guard::leave`]).
     pub(crate) fn is_left(&self) -> bool {
         self.guard.left.load(Ordering::Relaxed) && !self.guard.is_gone()
+    }
+
+    /// Whether the guard closes the event and its link.
+    pub(crate) fn is_left_with_link(&self) -> bool {
+        self.has_link && self.is_left()
     }
 }
 
@@ -235,7 +265,7 @@ impl Drop for HeldDescriptors {
 /// [`HeldDescriptors`] are dropped. Returns whether no guard holds one of the links any more.
 pub(crate) fn release_links<'a>(held: impl Iterator<Item = &'a HeldDescriptors>) -> bool {
     let mut numbers: Vec<(&Guard, Vec<u32>)> = Vec::new();
-    for HeldDescriptors { guard, number } in held {
+    for HeldDescriptors { guard, number, .. } in held {
         let link = number | LINK;
         match numbers.iter_mut().find(|(other, _)| std::ptr::eq(*other, &raw const **guard)) {
             Some((_, numbers)) => numbers.push(link),
@@ -249,33 +279,36 @@ pub(crate) fn release_links<'a>(held: impl Iterator<Item = &'a HeldDescriptors>)
     is_released
 }
 
-/// An attached event whose descriptors the guard process can hold.
-pub(crate) trait Guarded {
-    /// Its link and perf event, if the guard process can hold them and does not hold them yet.
-    fn unguarded(&self) -> Option<[BorrowedFd<'_>; 2]>;
-
-    /// Records that the guard process holds the descriptors now.
-    fn set_held(&mut self, by: HeldDescriptors);
+/// The descriptors of an attached event that the guard process can hold.
+pub(crate) struct Unguarded<'a> {
+    pub link: BorrowedFd<'a>,
+    pub event: BorrowedFd<'a>,
+    /// What the guard holds of them.
+    pub held: &'a mut Option<HeldDescriptors>,
 }
 
 /// Passes the descriptors of these events to the guard, except those that it already holds.
-pub(crate) fn guard<'a, T: Guarded + 'a>(guard: &Arc<Guard>, events: impl Iterator<Item = &'a mut T>) {
+pub(crate) fn guard<'a>(guard: &Arc<Guard>, events: impl Iterator<Item = Unguarded<'a>>) {
     if guard.is_gone() {
         return;
     }
-    let mut new: Vec<(u32, &mut T)> =
-        events.filter(|event| event.unguarded().is_some()).map(|event| (guard.next(), event)).collect();
+    let is_new = |event: &Unguarded<'_>| event.held.as_ref().is_none_or(|held| !held.has_link);
+    let number =
+        |event: Unguarded<'a>| (event.held.as_ref().map_or_else(|| guard.next(), |held| held.number), event);
+    let mut new: Vec<(u32, Unguarded<'a>)> = events.filter(is_new).map(number).collect();
     for part in new.chunks_mut(BATCH / 2) {
         let numbered: Vec<(u32, BorrowedFd<'_>)> = part
             .iter()
-            .filter_map(|(number, event)| Some((number, event.unguarded()?)))
-            .flat_map(|(number, [link, event])| [(*number, event), (*number | LINK, link)])
+            .flat_map(|(number, Unguarded { link, event, held })| {
+                let event = held.is_none().then_some((*number, *event));
+                event.into_iter().chain([(*number | LINK, *link)])
+            })
             .collect();
         if guard.hold(&numbered).is_none() {
             return;
         }
-        for (number, event) in part {
-            event.set_held(HeldDescriptors::new(guard, *number));
+        for (number, Unguarded { held, .. }) in part {
+            held.get_or_insert_with(|| HeldDescriptors::new(guard, *number)).has_link = true;
         }
     }
 }
@@ -310,7 +343,7 @@ fn send_held(socket: &OwnedFd, numbered: &[(u32, BorrowedFd<'_>)]) -> Result<usi
 pub fn hold(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     let held = receive(socket)?;
     let (links, events): (Vec<_>, Vec<_>) = held.into_iter().partition(|(number, _)| number & LINK != 0);
-    close_links(links.into_iter().map(|(_, link)| link).collect());
+    close_links(links);
     close(events.into_iter().map(|(_, event)| event));
     Ok(())
 }
@@ -318,10 +351,10 @@ pub fn hold(socket: BorrowedFd<'_>) -> Result<(), Errno> {
 /// Receives until the end of the socket. Returns the descriptors to close.
 fn receive(socket: BorrowedFd<'_>) -> Result<HashMap<u32, OwnedFd>, Errno> {
     let mut held = HashMap::new();
+    let mut bytes = vec![0; 1 + 4 * NUMBERS];
     loop {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
         let mut message = RecvAncillaryBuffer::new(&mut space);
-        let mut bytes = [0; 1 + 4 * BATCH];
         let came = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut message, RecvFlags::CMSG_CLOEXEC);
         let came = match came {
             Err(Errno::INTR) => continue,
@@ -420,6 +453,47 @@ mod tests {
         assert!(is_closed(&event));
         drop(guard);
         assert!(receiver.join().unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_event_that_is_used_again_stays_held() {
+        let (ours, theirs) = pair();
+        let ((event, event_sent), (old, old_sent), (new, new_sent)) = (pipes(1), pipes(1), pipes(1));
+        let receiver = std::thread::spawn(move || receive(theirs.as_fd()).unwrap());
+        let us = Arc::new(Guard::new(ours));
+        let mut held = None;
+        let pass = |link: &[OwnedFd], held: &mut Option<HeldDescriptors>| {
+            let [link, event] = [link, &event_sent].map(|sent| sent[0].as_fd());
+            guard(&us, std::iter::once(Unguarded { link, event, held }));
+        };
+        pass(&old_sent, &mut held);
+        assert!(release_links(held.iter()) && us.held() == 1);
+        held = held.map(HeldDescriptors::without_link);
+        pass(&new_sent, &mut held);
+        // It has both, which are not passed again.
+        pass(&new_sent, &mut held);
+        assert_eq!(us.held(), 1);
+        drop((event_sent, old_sent, new_sent));
+        let is_closed = |read: &OwnedFd| {
+            let mut polled = [PollFd::new(read, PollFlags::IN)];
+            poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+        };
+        // The answer to a request comes after what was passed before.
+        assert!(us.request(&Message::Release.bytes(std::iter::empty())));
+        assert_eq!([&event, &old, &new].map(is_closed), [false, true, false]);
+        drop(held);
+        assert_eq!([&event, &new].map(is_closed), [true, true]);
+        drop(us);
+        assert!(receiver.join().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_guard_that_reads_nothing_holds_nobody_up() {
+        let (ours, _theirs) = pair();
+        let (_read, sent) = pipes(1);
+        let guard = Guard::with_patience(ours, Duration::from_millis(1));
+        let taken = (0..100_000).take_while(|_| guard.hold(&[(0, sent[0].as_fd())]).is_some()).count();
+        assert!(taken > 0 && guard.is_gone(), "{taken}");
     }
 
     #[test]

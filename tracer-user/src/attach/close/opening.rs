@@ -5,7 +5,7 @@
 //! disable of an event needs this lock. Without its link an event has no effect. So links are closed at once, and
 //! events later, while no tracer opens many.
 
-use std::{fs::File, os::fd::OwnedFd, thread::Builder, time::Duration};
+use std::{fs::File, thread::Builder, time::Duration};
 
 use rustix::fs::{FlockOperation, flock};
 
@@ -20,7 +20,7 @@ const PATIENCE_IN_ALL: u32 = 2000;
 const STEP: Duration = Duration::from_millis(5);
 
 /// Closes links in parallel, because the kernel can wait for many of them together.
-pub(crate) fn close_links(mut links: Vec<OwnedFd>) {
+pub(crate) fn close_links<T: Send>(mut links: Vec<T>) {
     std::thread::scope(|scope| {
         let share = links.len().div_ceil(THREADS).max(1);
         while !links.is_empty() {

@@ -33,9 +33,9 @@ impl PerfEvent {
         Self(Some(UnusedEvent { held, event, id: Some(id) }))
     }
 
-    /// The descriptor. The guard releases its own.
-    pub(crate) fn take(mut self) -> Result<OwnedFd, Errno> {
-        self.0.take().map(|unused| unused.event).ok_or(Errno::BADF)
+    /// The descriptor, and what the guard holds of it.
+    pub(crate) fn take(mut self) -> Result<(OwnedFd, Option<HeldDescriptors>), Errno> {
+        self.0.take().map(|unused| (unused.event, unused.held)).ok_or(Errno::BADF)
     }
 
     pub(crate) fn fd(&self) -> Result<BorrowedFd<'_>, Errno> {
@@ -62,15 +62,6 @@ struct UnusedState {
     events: VecDeque<UnusedEvent>,
     /// Whether the thread runs.
     closes: bool,
-}
-
-impl UnusedEvent {
-    /// The event for a new link. The guard gets both again.
-    fn without_guard(self) -> PerfEvent {
-        let Self { held, event, id } = self;
-        drop(held);
-        PerfEvent(Some(Self { held: None, event, id }))
-    }
 }
 
 impl UnusedState {
@@ -113,9 +104,7 @@ impl Unused {
 /// Takes an unused event of a tracepoint. This is quicker than to open one, and it limits the unused events while events
 /// are enabled and disabled again and again.
 pub(crate) fn reuse(id: u16) -> Option<PerfEvent> {
-    // The lock is released before the guard releases its descriptors.
-    let unused = UNUSED.lock().take(id);
-    unused.map(UnusedEvent::without_guard)
+    UNUSED.lock().take(id).map(|unused| PerfEvent(Some(unused)))
 }
 
 /// Takes the unused perf events that are not closed yet, except those that are left to the guard. At the end of a

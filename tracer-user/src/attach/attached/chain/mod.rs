@@ -237,7 +237,7 @@ impl Chains {
 
     /// Passes to the guard process the perf tracepoints that it does not hold yet.
     pub(crate) fn guard(&self, guard: &Arc<Guard>) {
-        guard::guard(guard, self.lock().points.values_mut().flatten());
+        guard::guard(guard, self.lock().points.values_mut().flatten().filter_map(Point::unguarded));
     }
 }
 

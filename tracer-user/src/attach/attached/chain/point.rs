@@ -17,7 +17,7 @@ use crate::{
             entry::{Entry, OwnGate},
         },
         close::{
-            guard::{self, Guarded, HeldDescriptors},
+            guard::{self, HeldDescriptors, Unguarded},
             opening::close_links,
             perf_event::PerfEvent,
         },
@@ -63,8 +63,9 @@ pub(super) struct Consumer {
     program: Option<Arc<Prog>>,
 }
 
-/// The link, gate and slot of a tracepoint whose last consumer left. They are dropped in this order. Only for a link
-/// that [`LeftPoint::into_perf`] gives away the slot is free before it is closed. [`close_together`] drops many.
+/// The link, gate and slot of a tracepoint whose last consumer left. They are dropped in this order, and the drop waits for
+/// the guard and the kernel. Only for a link that [`LeftPoint::into_perf`] gives away the slot is free before it is
+/// closed. [`close_together`] drops many.
 #[derive(Debug)]
 pub(crate) struct LeftPoint {
     link: Option<PointLink>,
@@ -77,7 +78,7 @@ impl LeftPoint {
     /// are left to the guard.
     pub(crate) fn into_perf(mut self) -> Option<[OwnedFd; 2]> {
         match self.link.take() {
-            Some(PointLink::Perf { held: Some(held), .. }) if held.is_left() => None,
+            Some(PointLink::Perf { held: Some(held), .. }) if held.is_left_with_link() => None,
             Some(PointLink::Perf { link, event, .. }) => Some([link, event]),
             _ => None,
         }
@@ -98,46 +99,54 @@ impl LeftPoint {
 
 impl Drop for LeftPoint {
     fn drop(&mut self) {
-        if self.held().is_some_and(|held| !guard::release_links(std::iter::once(held))) {
-            self.keep_slot();
-        }
+        close_links_of(std::slice::from_mut(self));
     }
 }
 
 /// Closes the links of tracepoints in parallel, and then frees their slots. A thread closes their perf events later,
 /// which have no effect by then.
 pub(crate) fn close_together(mut left: Vec<LeftPoint>) {
+    close_links_of(&mut left);
+}
+
+/// The link of a perf tracepoint, which is closed first, and the event.
+struct PerfLink {
+    _link: OwnedFd,
+    /// From its drop on it can be used again.
+    _event: PerfEvent,
+}
+
+fn close_links_of(left: &mut [LeftPoint]) {
     let is_released = guard::release_links(left.iter().filter_map(LeftPoint::held));
-    let (mut links, mut events) = (Vec::new(), Vec::new());
-    for point in &mut left {
+    let (mut perf_links, mut raw_links) = (Vec::new(), Vec::new());
+    for point in left {
         match point.link.take() {
             Some(PointLink::Perf { id, held, link, event }) => {
-                links.push(link);
                 let is_free = held.is_none() || is_released;
                 if !is_free {
                     point.keep_slot();
                 }
-                events.push(if is_free {
-                    PerfEvent::of_tracepoint(id, event, held)
+                let event = if is_free {
+                    PerfEvent::of_tracepoint(id, event, held.map(HeldDescriptors::without_link))
                 } else {
                     PerfEvent::new(event)
-                });
+                };
+                perf_links.push(PerfLink { _link: link, _event: event });
             }
-            Some(PointLink::Raw { link }) => links.push(link),
+            Some(PointLink::Raw { link }) => raw_links.push(link),
             None => {}
         }
     }
-    if links.is_empty() {
+    if perf_links.is_empty() && raw_links.is_empty() {
         return;
     }
-    close_links(links);
-    // From here on they can be used again.
-    drop(events);
+    // Closing these takes the kernel less than a millisecond each.
+    drop(raw_links);
+    close_links(perf_links);
     // Before Linux 6.13, closing a link does not wait for programs that run at the old hook.
     if let Err(errno) = wait_for_programs() {
         tracing::debug!("programs at closed hooks: {errno}");
     }
-    drop(left);
 }
 
 impl Consumer {
@@ -265,7 +274,7 @@ impl Point {
         self.link = Some(match attach_point {
             AttachPoint::Tracepoint(id) => {
                 let event = opened.unwrap_or_else(|| tracepoint::open(*id))?;
-                let event = event.take().map_err(tracepoint::not_opened)?;
+                let (event, held) = event.take().map_err(tracepoint::not_opened)?;
                 let cookie = tracer_abi::cookie(self.slot().get(), *id);
                 let link = if shares_gate {
                     table.link_perf(cookie, event.as_fd())?
@@ -274,7 +283,7 @@ impl Point {
                     let link = gate.program().link_perf_event(event.as_fd(), cookie);
                     link.map_err(|errno| Cause::Hook("link to the perf event (5.15 and later)", errno))?
                 };
-                PointLink::Perf { id: *id, held: None, link, event }
+                PointLink::Perf { id: *id, held, link, event }
             }
             AttachPoint::RawTracepoint(name) => {
                 let gate = self.gate.insert(table.own_gate(self.lease.slot())?);
@@ -310,6 +319,16 @@ impl Point {
         }
     }
 
+    /// The descriptors of a perf tracepoint, for the guard.
+    pub(super) fn unguarded(&mut self) -> Option<Unguarded<'_>> {
+        match &mut self.link {
+            Some(PointLink::Perf { link, event, held, .. }) => {
+                Some(Unguarded { link: OwnedFd::as_fd(link), event: OwnedFd::as_fd(event), held })
+            }
+            _ => None,
+        }
+    }
+
     /// The link, gate and slot, for the caller to close.
     pub(super) fn into_left(self) -> LeftPoint {
         LeftPoint { link: self.link, _gate: self.gate, lease: Some(self.lease) }
@@ -323,19 +342,4 @@ fn set_entry(entry: &mut Entry, program: Option<&Prog>, empty: &Prog) -> Result<
     }
     entry.replace_by(empty);
     Ok(())
-}
-
-impl Guarded for Point {
-    fn unguarded(&self) -> Option<[BorrowedFd<'_>; 2]> {
-        match &self.link {
-            Some(PointLink::Perf { link, event, held: None, .. }) => Some([link.as_fd(), event.as_fd()]),
-            _ => None,
-        }
-    }
-
-    fn set_held(&mut self, by: HeldDescriptors) {
-        if let Some(PointLink::Perf { held, .. }) = &mut self.link {
-            *held = Some(by);
-        }
-    }
 }
