@@ -7,7 +7,10 @@ use std::{
 
 use super::{
     Cause,
-    close::{perf_event::PerfEvent, unlink::FileHook},
+    close::{
+        perf_event::PerfEvent,
+        unlink::{self, FileHook},
+    },
     hooks::{calls::Place, syscalls::Dispatcher},
     slots::SlotLease,
 };
@@ -41,6 +44,24 @@ pub(crate) struct FunctionsLink {
     pub(super) _leases: Vec<Arc<SlotLease>>,
 }
 
+/// A link to a perf event. Its drop closes the link, and passes the event to a background thread behind all that these
+/// threads got before. So many links close soon, although the kernel closes one event after the other.
+#[derive(Debug)]
+pub(super) struct LinkBeforeEvent {
+    // In the order of closing.
+    _link: OwnedFd,
+    _event: LateEvent,
+}
+
+#[derive(Debug)]
+struct LateEvent(Option<OwnedFd>);
+
+impl Drop for LateEvent {
+    fn drop(&mut self) {
+        unlink::close_later(self.0.take());
+    }
+}
+
 impl Link {
     /// Links a program to a perf event.
     pub(super) fn perf(program: &Prog, event: PerfEvent) -> Result<Self, Cause> {
@@ -63,9 +84,17 @@ impl Link {
         }
     }
 
-    /// Whether dropping the link closes a perf event in this thread, which takes the kernel long.
-    pub(super) fn has_perf_event(&self) -> bool {
-        matches!(self, Self::Perf { .. })
+    /// The link and its perf event, for a background thread to close; `None` for a link without one.
+    pub(super) fn take_perf(&mut self) -> Option<LinkBeforeEvent> {
+        match std::mem::replace(self, Self::None) {
+            Self::Perf { link, event } => {
+                Some(LinkBeforeEvent { _link: link, _event: LateEvent(Some(event)) })
+            }
+            other => {
+                *self = other;
+                None
+            }
+        }
     }
 
     /// Hits that the kernel counts as missed at the hook itself (6.7 and later; 0 before).

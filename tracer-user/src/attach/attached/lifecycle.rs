@@ -177,8 +177,9 @@ impl Drop for Attached {
         if let Some(left) = self.chain.take().and_then(|chain| chain.leave()) {
             unlink::close_later((left, self.gate.take(), self.lease.take()));
         }
-        if self.dispatch == Dispatch::Gate && self.link.has_perf_event() {
-            let link = std::mem::replace(&mut self.link, Link::None);
+        if self.dispatch == Dispatch::Gate
+            && let Some(link) = self.link.take_perf()
+        {
             unlink::close_later((link, self.gate.take(), self.lease.take()));
         }
     }

@@ -78,7 +78,7 @@ impl Drop for FileHook {
     }
 }
 
-/// Makes a background thread drop a value that closes a perf event. The thread does not pause for tracers that open
+/// Makes a background thread drop a value that closes a link or a perf event. The thread does not pause for tracers that open
 /// events, because the caller of [`closed_since`] waits for it.
 pub(crate) fn close_later(with: impl Any + Send + Sync) {
     CLOSER.close(Left { fds: Vec::new(), is_event: false, with: Some(Box::new(with)) });
