@@ -21,7 +21,7 @@ use super::{
 use crate::{
     attach::{
         AttachError, AttachPoint, Cause,
-        close::{opening::close_links, perf_event::PerfEvent, unlink},
+        close::{links::close_links, perf_event::PerfEvent, unlink},
         link::Link,
         program::{
             builder::LoadedProgram,

@@ -38,7 +38,7 @@ use rustix::{
     time::Timespec,
 };
 
-use super::opening::{close, close_links};
+use super::{links::close_links, opening::close};
 use crate::sys::Errno;
 
 /// Descriptors per message; the kernel takes up to 253 (`SCM_MAX_FD`).

@@ -2,6 +2,7 @@
 //! process.
 
 pub(crate) mod guard;
+pub(crate) mod links;
 pub(crate) mod opening;
 pub(crate) mod perf_event;
 pub(crate) mod unlink;

@@ -1,16 +1,14 @@
 //! The order of closing and opening perf events, among all tracers on this kernel.
 //!
 //! To close a perf tracepoint's descriptors, the kernel waits for all CPUs twice. At the link to a program, many
-//! closers can wait together. At the event itself, the kernel holds a lock for some 30 ms each, and every enable and
-//! disable of an event needs this lock. Without its link an event has no effect. So links are closed at once, and
-//! events later, while no tracer opens many.
+//! closers can wait together ([`super::links`]). At the event itself, the kernel holds a lock for some 30 ms each, and
+//! every enable and disable of an event needs this lock. Without its link an event has no effect. So links are closed at
+//! once, and events later, while no tracer opens many.
 
-use std::{fs::File, thread::Builder, time::Duration};
+use std::{fs::File, time::Duration};
 
 use rustix::fs::{FlockOperation, flock};
 
-/// Largest number of threads that close links.
-const THREADS: usize = 32;
 /// The lock file: every tracer on this kernel can open it, whatever its view of the file system.
 pub const LOCK_FILE: &str = "/sys/kernel/btf/vmlinux";
 /// Steps that a closer waits for tracers that open events: before one event, and before all events that it closes.
@@ -18,18 +16,6 @@ pub const LOCK_FILE: &str = "/sys/kernel/btf/vmlinux";
 const PATIENCE: u32 = 400;
 const PATIENCE_IN_ALL: u32 = 2000;
 const STEP: Duration = Duration::from_millis(5);
-
-/// Closes links in parallel, because the kernel can wait for many of them together.
-pub(crate) fn close_links<T: Send>(mut links: Vec<T>) {
-    std::thread::scope(|scope| {
-        let share = links.len().div_ceil(THREADS).max(1);
-        while !links.is_empty() {
-            let part = links.split_off(links.len().saturating_sub(share));
-            // Without a thread, this one closes them.
-            let _ = Builder::new().name("close".to_owned()).spawn_scoped(scope, || drop(part));
-        }
-    });
-}
 
 /// Makes closers of all tracers on this kernel wait until it is dropped, because this process opens many events.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use crate::{
         },
         close::{
             guard::{self, HeldDescriptors, Unguarded},
-            opening::close_links,
+            links::close_links,
             perf_event::PerfEvent,
         },
         hooks::tracepoint,
@@ -103,7 +103,7 @@ impl Drop for LeftPoint {
     }
 }
 
-/// Closes the links of tracepoints in parallel, and then frees their slots. A thread closes their perf events later,
+/// Closes the links of tracepoints, many at once, and then frees their slots. A thread closes their perf events later,
 /// which have no effect by then.
 pub(crate) fn close_together(mut left: Vec<LeftPoint>) {
     close_links_of(&mut left);
