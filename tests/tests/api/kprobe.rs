@@ -80,8 +80,7 @@ fn generated_kprobes_trace_calls() {
         if has_kprobes() {
             set(mounted.dir(), "set_event_pid", &rustix::thread::gettid().as_raw_nonzero().to_string())?;
             let events = ["gen_kprobe_test", "gen_kretprobe_test"];
-            let files = events.map(|event| trace_get_event_file(&files, None, "kprobes", event));
-            let [entry, back] = files;
+            let [entry, back] = events.map(|event| trace_get_event_file(&files, None, "kprobes", event));
             let (entry, back) = (entry?, back?);
             for file in [&entry, &back] {
                 let event = file.name().split_off("kprobes:".len());

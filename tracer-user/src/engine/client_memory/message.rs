@@ -261,14 +261,14 @@ mod tests {
             numbers ^= numbers << 17;
             numbers
         };
-        for packet in packets {
-            for length in 0..packet.len() {
+        for bytes in packets {
+            for length in 0..bytes.len() {
                 // A packet of one kind may parse as a message of the other kind, but must not panic.
-                let _ = (Order::read(&packet[..length]), Report::read(&packet[..length]));
+                let _ = (Order::read(&bytes[..length]), Report::read(&bytes[..length]));
             }
-            assert_eq!(Order::read(&[&packet[..], &[0]].concat()), None);
+            assert_eq!(Order::read(&[&bytes[..], &[0]].concat()), None);
             for _ in 0..2000 {
-                let mut other = packet.clone();
+                let mut other = bytes.clone();
                 let at = next() as usize % other.len();
                 other[at] = next() as u8;
                 if let Some(order) = Order::read(&other) {

@@ -103,7 +103,7 @@ fn dispatch(engine: &mut Engine, request: &Request<'_>) -> Result<Reply, Command
     match command {
         Command::Instance(command) => instance::apply(engine, *instance, command)?,
         Command::Record(command) => return record(engine, *client, *instance, command),
-        Command::Hold(command) => return hold(engine, *client, *instance, *command),
+        Command::Hold(command) => return hold(engine, payer, *instance, *command),
         Command::MakeInstance(name) => {
             return lifecycle::make(&engine.facts, &mut engine.instances, name).map(Reply::Instance);
         }
