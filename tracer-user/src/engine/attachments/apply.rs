@@ -5,7 +5,7 @@
 use super::plan::Change;
 use crate::engine::command::error::CommandError;
 
-/// The steps of the changes of an event in an instance. A step that fails changes nothing.
+/// The steps of the changes of an event in an instance. An `attach`, `replace` or `link_eprobe` that fails changes nothing.
 pub(super) trait EventOperations {
     fn attach(&mut self, begins_off: bool) -> Result<(), CommandError>;
     fn detach(&mut self);
@@ -42,7 +42,7 @@ pub(super) fn apply(event: &mut impl EventOperations, changes: &[Change]) -> Res
             }
             Change::Arrange => {
                 refused = event.arrange();
-                event.follow_slot()?;
+                refused = refused.and(event.follow_slot());
             }
             Change::MakeIdle => {
                 event.detach();

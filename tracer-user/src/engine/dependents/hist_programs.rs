@@ -34,7 +34,7 @@ use crate::{
     },
 };
 
-/// The hook of an event's histogram; `None` if the records are made elsewhere.
+/// The hook of an event's histogram.
 fn hist_hook(engine: &mut Engine, event: EventId, trigger: &Trigger) -> AttachPlan {
     let format: &Format = &trigger.event;
     if engine.registry.events().is_made(event) || engine.registry.is_special(event) {
@@ -63,13 +63,6 @@ pub(super) fn reconcile(
     instance: InstanceId,
     event: EventId,
 ) -> Result<(), CommandError> {
-    let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
-    let tables = &engine.histograms;
-    let gone = session.table.take_histograms(event, |trigger| tables.table(instance, trigger).is_none());
-    if !gone.is_empty() {
-        // The kernel verifies the sequence of the consumers that stay, and frees the programs.
-        engine.run_off_thread(move || drop(gone));
-    }
     if RecordSources::of(engine).is_relayed(event) {
         return Ok(());
     }
@@ -83,7 +76,13 @@ pub(super) fn reconcile(
         let changes = plan(&Wanted::part(true, vec![WantedProbe::ONLY], &wanted), &is);
         first = first.and(match changes[..] {
             [] => Ok(()),
-            [Change::Replace] => replace(engine, instance, event, &trigger),
+            [Change::Replace] => {
+                // The old program still counts, and the command that led here may be that of another histogram.
+                if let Err(error) = replace(engine, instance, event, &trigger) {
+                    tracing::warn!("{}: {error}", trigger.event.full_name());
+                }
+                Ok(())
+            }
             _ => attach(engine, instance, event, &trigger),
         });
     }
@@ -252,9 +251,9 @@ fn count_in(
     let session = engine.attachments.session(instance).ok_or(ErrorKind::Gone)?;
     let has_hook = |part: &AttachedPart| *part.attached.point() != AttachPoint::Inject;
     let role = if session.table.first(event, own).is_none_or(has_hook) { injected } else { own };
-    let wanted = vec![Part::Count(own_count(engine, instance, trigger))];
     let known = session.table.get(event, role).and_then(|parts| parts.receivers.as_ref());
-    if role == injected && known != Some(&wanted) {
+    let is_known = || known == Some(&vec![Part::Count(own_count(engine, instance, trigger))]);
+    if role == injected && !is_known() {
         let place = AttachPlan::new(ProgramContext::Inject, AttachPoint::Inject);
         let made = start(engine, instance, trigger, &place)?;
         let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;

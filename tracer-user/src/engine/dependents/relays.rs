@@ -109,7 +109,7 @@ pub(super) fn reconcile(
             let is_new = |one: &&Hooked| !known.contains(&(one.serial(), ProbeState::Attached));
             let new = hooked.iter().filter(is_new).filter_map(Hooked::probe);
             off_thread::open_for_probes(engine, instance, event, new);
-            let done = attach(engine, instance, event);
+            let done = attach(engine, instance, event, hooked, parts);
             engine.attachments.forget_opened(instance);
             done
         }
@@ -118,14 +118,23 @@ pub(super) fn reconcile(
 
 /// Attaches and replaces an event's relays. Relays of probes that stay keep their hooks. A relay whose program is
 /// refused keeps the old one, and a new one that is refused is missing.
-fn attach(engine: &mut Engine, instance: InstanceId, event: EventId) -> Result<(), CommandError> {
-    let (hooked, parts) = wanted(engine, instance, event);
+fn attach(
+    engine: &mut Engine,
+    instance: InstanceId,
+    event: EventId,
+    hooked: Vec<Hooked>,
+    parts: Vec<Part>,
+) -> Result<(), CommandError> {
     let catalogue = engine.registry.events().clone();
     let facts = engine.facts.clone();
     let format = catalogue.try_format(event, &facts)?;
     let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
     let known = session.table.take(event, ProgramRole::Relay);
     let is_new = known.is_none();
+    if is_new {
+        // A part that cannot be built is refused while all probes wait for their modules, too.
+        Part::build_all(&parts, engine)?;
+    }
     let mut known = known.unwrap_or_default();
     let mut relays = AttachedParts::default();
     let (mut first, mut is_current) = (Ok(()), true);

@@ -17,6 +17,7 @@ use crate::{
         attachments::{
             off_thread,
             reconcile::{self, Goal},
+            session::table::ProgramRole,
         },
         command::error::{CommandError, ErrorKind},
         dependents,
@@ -223,7 +224,7 @@ pub(crate) fn pause_hist(engine: &mut Engine, instance: InstanceId, id: TriggerI
 /// Creates tables for the new triggers of a set, drops those of removed triggers, and stores the set. If something is
 /// refused, nothing changes.
 fn set_triggers(engine: &mut Engine, set: Set) -> Result<(), CommandError> {
-    let before = engine.histograms.replace_set(set);
+    let mut before = engine.histograms.replace_set(set);
     let all = engine.histograms.set().triggers().map(|trigger| (trigger.instance, trigger.id));
     let is_new = |(instance, id): &(InstanceId, TriggerId)| {
         engine.instances.get(*instance).is_some() && engine.histograms.table(*instance, *id).is_none()
@@ -231,6 +232,8 @@ fn set_triggers(engine: &mut Engine, set: Set) -> Result<(), CommandError> {
     let new: Vec<(InstanceId, TriggerId)> = all.filter(is_new).collect();
     for (done, (instance, id)) in new.iter().enumerate() {
         if let Err(errno) = add_table(engine, *instance, *id) {
+            // Programs are compared by the ids of triggers.
+            before.skip_ids_of(engine.histograms.set());
             engine.histograms.replace_set(before);
             for (instance, id) in new.iter().take(done).rev() {
                 if let Err(error) = drop_table(engine, *instance, *id) {
@@ -293,7 +296,7 @@ fn add_table(engine: &mut Engine, instance: InstanceId, id: TriggerId) -> Result
     }
     done = done.and_then(|()| update_switches(engine, instance, event));
     if done.is_err() {
-        engine.histograms.remove(instance, id);
+        remove_table(engine, instance, id);
         // The event's other dependents run as before.
         let counted =
             if is_counted { reconcile::soft_mode_put(engine, instance, event, true) } else { Ok(()) };
@@ -305,14 +308,24 @@ fn add_table(engine: &mut Engine, instance: InstanceId, id: TriggerId) -> Result
     done
 }
 
-/// Removes a table.
+/// Removes a table with its programs. Returns its event.
+fn remove_table(engine: &mut Engine, instance: InstanceId, id: TriggerId) -> Option<EventId> {
+    let table = engine.histograms.remove(instance, id)?;
+    let (event, session) = (table.event, engine.attachments.session_mut(instance));
+    let programs = session.map(|session| {
+        [ProgramRole::Histogram(id), ProgramRole::HistogramInject(id)]
+            .map(|role| session.table.take(event, role))
+    });
+    // The kernel verifies the sequence of the consumers that stay, and frees the programs and a table that can be large.
+    engine.run_off_thread(move || drop((programs, table)));
+    Some(event)
+}
+
+/// Removes a table, and updates the programs of its event.
 fn drop_table(engine: &mut Engine, instance: InstanceId, id: TriggerId) -> Result<(), CommandError> {
     // Requested snapshots must be taken first.
     engine.collect(instance);
-    let Some(table) = engine.histograms.remove(instance, id) else { return Ok(()) };
-    let event = table.event;
-    // The table can be large.
-    engine.run_off_thread(move || drop(table));
+    let Some(event) = remove_table(engine, instance, id) else { return Ok(()) };
     let updated = dependents::update(engine, instance, event);
     let switched = update_switches(engine, instance, event);
     let counted = if engine.registry.is_special(event) {

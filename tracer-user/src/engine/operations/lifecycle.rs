@@ -45,5 +45,9 @@ pub(crate) fn remove(engine: &mut Engine, name: &str) -> Result<(), CommandError
     // The kernel takes up to 0.2 s to release the programs, links and rings of a session.
     engine.run_off_thread(move || drop((removed, names)));
     // Programs of other instances emit its synthetic events no more. They log their own errors.
-    on.into_iter().try_for_each(|event| dependents::propagate_enabled(engine, instance, event))
+    for event in on {
+        let _ = dependents::propagate_enabled(engine, instance, event);
+        engine.yield_to_readers();
+    }
+    Ok(())
 }

@@ -70,5 +70,6 @@ fn follow_moved_probes(engine: &mut Engine) {
     let events: Vec<EventId> = engine.registry.dynamic().numbers().filter(has_probes).collect();
     for event in events {
         changes::follow_probes(engine, event);
+        engine.yield_to_readers();
     }
 }

@@ -104,6 +104,11 @@ pub struct Set {
 }
 
 impl Set {
+    /// Leaves out the ids that another set has given.
+    pub fn skip_ids_of(&mut self, other: &Self) {
+        self.last_id = self.last_id.max(other.last_id);
+    }
+
     pub(super) fn next_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id

@@ -112,7 +112,8 @@ pub(crate) struct AttachedParts {
     pub(crate) probes: Vec<ProbePart>,
     /// What the programs do. `None` if they differ, because a change failed, and for roles that do not compare it.
     pub(crate) settings: Option<EventSettings>,
-    /// For relays and histograms, the parts that receive the records. `None` if they differ, because a change failed.
+    /// For relays and histograms, the parts that receive the records. `None` if they differ, because a change failed, and
+    /// for other roles.
     pub(crate) receivers: Option<Vec<Part>>,
     /// Whether the event is soft-disabled while no program has a slot.
     off: bool,
@@ -249,19 +250,6 @@ impl AttachedTable {
 
     pub(crate) fn take(&mut self, event: EventId, role: ProgramRole) -> Option<AttachedParts> {
         self.0.remove(&(event, role))
-    }
-
-    /// Removes the programs of an event's histograms for which a condition holds.
-    pub(crate) fn take_histograms(
-        &mut self,
-        event: EventId,
-        is_taken: impl Fn(TriggerId) -> bool,
-    ) -> Vec<AttachedParts> {
-        let selected = |(own, role): &(EventId, ProgramRole), _: &mut AttachedParts| match role {
-            ProgramRole::Histogram(id) | ProgramRole::HistogramInject(id) => *own == event && is_taken(*id),
-            _ => false,
-        };
-        self.0.extract_if(selected).map(|(_, parts)| parts).collect()
     }
 
     /// Removes the programs that make an event attached.
