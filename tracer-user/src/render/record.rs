@@ -12,9 +12,9 @@ use crate::{attach::AttachPoint, event::Format};
 
 /// A consumer of the records of a recording, such as an output format.
 ///
-/// A recording calls [`begin`](Self::begin) once and before everything else, then [`record`](Self::record) and
-/// [`lost`](Self::lost) in any order, and [`finish`](Self::finish) once at the end. All calls come from the thread
-/// that polls the recording. A sink that takes long lets the rings become full.
+/// A recording calls [`begin`](Self::begin) once and before everything else, then [`record`](Self::record), and at the
+/// end [`lost`](Self::lost) and once [`finish`](Self::finish). All calls come from the thread that polls the recording.
+/// A sink that takes long lets the rings become full.
 pub trait RecordSink {
     /// The recording has started. Its events and their hooks stay the same until the end.
     fn begin(&mut self, _start: &RecordStart<'_>) {}
@@ -23,9 +23,8 @@ pub trait RecordSink {
     /// recording ends.
     fn record(&mut self, record: &RecordView<'_>) -> ControlFlow<()>;
 
-    /// This many more hits on a CPU found its ring full and made no record. It is called at most ten times a second,
-    /// so it does not tell between which records they were lost. The sum of all calls is the sum of
-    /// [`EventCounts::dropped`].
+    /// This many hits on a CPU found its ring full and made no record. It is called at the end, before `finish`, once
+    /// for each CPU with such hits. The sum of all calls is the sum of [`EventCounts::dropped`].
     fn lost(&mut self, _cpu: u32, _hits: u64) {}
 
     /// The recording has ended, and all of its records were passed on. `missed_together` are the misses of programs

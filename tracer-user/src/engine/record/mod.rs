@@ -15,6 +15,7 @@ use std::{
 };
 
 use rustix::io::Errno;
+use tracer_abi::Counters;
 
 use crate::{
     attach::Opening,
@@ -25,11 +26,7 @@ use crate::{
             AttachOptions, RecordingOptions,
             plan::ProbeState,
             reconcile::{Goal, reconcile},
-            session::{
-                InstanceSession,
-                attached_event::{self, HitCounts},
-                table::ProgramRole,
-            },
+            session::{InstanceSession, attached_event, table::ProgramRole},
             sessions::Attachments,
         },
         command::error::{CommandError, ErrorKind},
@@ -75,8 +72,6 @@ const PERIOD: Duration = Duration::from_millis(20);
 const FIRST_PERIOD: Duration = Duration::from_millis(3);
 /// Maximum time that the end of a recording waits for hits that are still being written.
 const LAST_HITS: Duration = Duration::from_millis(200);
-/// Minimum time between two sums of the lost hits, which read a counter for each event and CPU.
-const LOST_PERIOD: Duration = Duration::from_millis(100);
 /// Number of programs that record changes of names.
 const NAME_EVENTS: usize = 2;
 
@@ -91,9 +86,6 @@ pub struct Recorder {
     period: Duration,
     /// Whether the sink knows the events.
     begun: bool,
-    /// The lost hits that the sink knows, by CPU, and when they were summed.
-    lost: Vec<u64>,
-    lost_summed: Instant,
 }
 
 impl Recorder {
@@ -130,17 +122,7 @@ impl Recorder {
         let session = engine.attachments.session(InstanceId::TOP).ok_or(ErrorKind::Gone)?;
         let waiter = Waiter::new(session.queue.rings()).map_err(CommandError::from)?;
         let stream = RecordStream::new();
-        let lost = vec![0; session.queue.cpus() as usize];
-        let mut recorder = Self {
-            engine,
-            events,
-            stream,
-            waiter,
-            period: FIRST_PERIOD,
-            begun: false,
-            lost,
-            lost_summed: Instant::now(),
-        };
+        let mut recorder = Self { engine, events, stream, waiter, period: FIRST_PERIOD, begun: false };
         let Self { engine, events, stream, .. } = &mut recorder;
         reconcile(engine, InstanceId::TOP, events, Goal::On)
             .map_err(|error| refused(engine, events, error))?;
@@ -197,11 +179,7 @@ impl Recorder {
     pub fn poll(&mut self, sink: &mut dyn RecordSink) -> ControlFlow<()> {
         let now = monotonic();
         self.begin(sink);
-        let flow = self.pass_on(Some(now), sink);
-        if self.lost_summed.elapsed() >= LOST_PERIOD {
-            self.report_lost(sink);
-        }
-        flow
+        self.pass_on(Some(now), sink)
     }
 
     /// Stops recording, passes on the remaining records, and finishes the sink.
@@ -218,8 +196,11 @@ impl Recorder {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.report_lost(sink);
-        sink.finish(&self.counts(), self.missed_together());
+        let (counts, lost) = self.read_counts();
+        for (cpu, hits) in (0..).zip(lost).filter(|(_, hits)| *hits > 0) {
+            sink.lost(cpu, hits);
+        }
+        sink.finish(&counts, self.missed_together());
     }
 
     /// Passes the events and their hooks to the sink, once.
@@ -237,21 +218,6 @@ impl Recorder {
         let events: Vec<RecordedEvent<'_>> = self.events.iter().filter_map(recorded).collect();
         let facts = &self.engine.facts;
         sink.begin(&RecordStart { events: &events, cpus: facts.cpus(), kernel: facts.version() });
-    }
-
-    /// Passes the numbers of hits to the sink that were lost since the last call.
-    fn report_lost(&mut self, sink: &mut dyn RecordSink) {
-        self.lost_summed = Instant::now();
-        let Self { engine, lost, .. } = self;
-        let Some(session) = engine.attachments.session(InstanceId::TOP) else { return };
-        for (cpu, known) in (0..).zip(lost) {
-            let dropped = session.counts(cpu).dropped;
-            let hits = dropped.saturating_sub(*known);
-            if hits > 0 {
-                *known = dropped;
-                sink.lost(cpu, hits);
-            }
-        }
     }
 
     /// The number of records that programs made.
@@ -275,9 +241,24 @@ impl Recorder {
 
     /// The counts of each event's hits so far.
     pub fn counts(&self) -> Vec<EventCounts> {
-        let Some(session) = self.session() else { return Vec::new() };
+        self.read_counts().0
+    }
+
+    /// The counts of each event, and the dropped hits of all events by CPU, from one reading of the counters.
+    fn read_counts(&self) -> (Vec<EventCounts>, Vec<u64>) {
+        let Some(session) = self.session() else { return (Vec::new(), Vec::new()) };
+        let mut lost = vec![0; session.queue.cpus() as usize];
         let count = |event: &EventId| {
-            let HitCounts { counters, missed } = attached_event::counts(session, *event);
+            let (mut counters, mut missed) = (Counters::default(), 0);
+            for part in session.table.of_event(*event) {
+                missed += part.attached.missed();
+                let Some(slot) = part.attached.slot() else { continue };
+                for (cpu, lost) in (0..).zip(&mut lost) {
+                    let of_cpu = session.kernel().counters().of(slot, cpu);
+                    counters = counters.plus(of_cpu);
+                    *lost += of_cpu.dropped;
+                }
+            }
             EventCounts {
                 event: self.engine.registry.events().full_name(*event),
                 hits: counters.hits(),
@@ -287,7 +268,8 @@ impl Recorder {
                 missed,
             }
         };
-        self.events.iter().map(count).collect()
+        let counts = self.events.iter().map(count).collect();
+        (counts, lost)
     }
 
     /// Misses of programs that several events share.
