@@ -15,9 +15,7 @@ use std::{
     time::Duration,
 };
 
-use tracer_user::api::{
-    EventCounts, Progress, RecordSink, RecordStart, RecordView, RecordedEvent, Recording,
-};
+use tracer_user::api::{Progress, RecordSink, RecordStart, RecordView, RecordedEvent, Recording, Summary};
 
 /// Writes records as lines of CSV.
 struct CsvSink<W> {
@@ -59,8 +57,8 @@ impl<W: Write> RecordSink for CsvSink<W> {
         eprintln!("CPU {cpu} lost {hits} records");
     }
 
-    fn finish(&mut self, counts: &[EventCounts], _missed_together: u64) {
-        for count in counts {
+    fn finish(&mut self, summary: &Summary) {
+        for count in &summary.counts {
             eprintln!("{}: recorded={} dropped={}", count.event, count.recorded, count.dropped);
         }
     }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use tracer_tests::host;
 use tracer_user::api::{
     EventCounts, HistErrorKind, Histograms, Progress, Received, RecordErrorKind, RecordSink, RecordStart,
-    RecordView, Recording,
+    RecordView, Recording, Summary,
 };
 
 /// A command that reads and writes 4,096 bytes this many times.
@@ -139,8 +139,8 @@ impl RecordSink for Limited {
         self.lost += hits;
     }
 
-    fn finish(&mut self, counts: &[EventCounts], _missed_together: u64) {
-        assert!(self.counts.replace(counts.to_vec()).is_none(), "{self:?}");
+    fn finish(&mut self, summary: &Summary) {
+        assert!(self.counts.replace(summary.counts.clone()).is_none(), "{self:?}");
     }
 }
 

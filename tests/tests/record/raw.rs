@@ -11,7 +11,7 @@ use tracer_tests::compare::{Comparison, Missed, compare, family, until_known};
 use tracer_tests::host;
 use tracer_tests::oracle::{Oracle, Trace};
 use tracer_tests::workload::{self, Job};
-use tracer_user::api::{EventCounts, RecordSink, RecordStart, RecordView};
+use tracer_user::api::{EventCounts, RecordSink, RecordStart, RecordView, Summary};
 use tracer_user::engine::facts::Facts;
 use tracer_user::engine::handlers::NoDerivedPlan;
 use tracer_user::engine::record::{Options, RecordRequest, Recorder, Selection};
@@ -118,8 +118,8 @@ impl RecordSink for Recorded {
         self.lost += hits;
     }
 
-    fn finish(&mut self, counts: &[EventCounts], _missed_together: u64) {
-        self.counts = counts.to_vec();
+    fn finish(&mut self, summary: &Summary) {
+        self.counts.clone_from(&summary.counts);
     }
 }
 
@@ -150,7 +150,7 @@ fn record(facts: &Arc<Facts>, events: &[String], jobs: &[&str]) -> Result<(Compa
         lost: 0,
         counts: Vec::new(),
     };
-    recorder.finish(&mut sink);
+    recorder.finish(&mut sink, None);
     let Recorded { text, accepted, lost, counts, .. } = sink;
     let dropped: u64 = counts.iter().map(|count| count.dropped).sum();
     ensure!(lost == dropped, "{lost} of {dropped} lost hits were reported");

@@ -22,12 +22,13 @@ pub mod wire;
 
 pub use crate::render::{
     CpuSet, EventCounts, EventHook, FieldValue, Numbers, RecordSink, RecordStart, RecordView, RecordedEvent,
+    Summary,
 };
 pub use files::Files;
 pub use hist::{HistError, HistErrorKind, Histograms, HistogramsBuilder};
 pub use record::{
     Event, LineOptions, Progress, Received, RecordError, RecordErrorKind, RecordWriter, Recording,
-    RecordingBuilder, SelectedRecording, Stopper, Summary,
+    RecordingBuilder, SelectedRecording, Stopper,
 };
 /// An error number, as the kernel's functions return it.
 pub use rustix::io::Errno;

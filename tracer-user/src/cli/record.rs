@@ -16,7 +16,7 @@ use super::{args::RecordArgs, exec, style};
 use crate::{
     api::{
         EventCounts, LineOptions, Progress, RecordSink, RecordStart, RecordView, RecordWriter, Recording,
-        RecordingBuilder,
+        RecordingBuilder, Summary,
     },
     engine::confine::{self, Role},
     fs,
@@ -164,17 +164,18 @@ impl RecordSink for Output {
         if self.is_full() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    fn finish(&mut self, counts: &[EventCounts], missed_together: u64) {
-        self.writer.finish(counts, missed_together);
+    fn finish(&mut self, summary: &Summary) {
+        self.writer.finish(summary);
         // The summary is printed even if the output cannot be written.
-        summary(counts, missed_together);
+        print_counts(summary);
     }
 }
 
 /// Prints the counts of hits to standard error.
-fn summary(counts: &[EventCounts], missed: u64) {
+fn print_counts(Summary { counts, missed_together, .. }: &Summary) {
     use std::fmt::Write as _;
-    let mut total = EventCounts { event: "total".to_owned(), missed, ..EventCounts::default() };
+    let mut total =
+        EventCounts { event: "total".to_owned(), missed: *missed_together, ..EventCounts::default() };
     let mut text = String::new();
     let mut show = |count: &EventCounts| {
         let EventCounts { event, hits, filtered, recorded, dropped, missed } = count;

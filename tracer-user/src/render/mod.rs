@@ -26,7 +26,7 @@ pub use env::{KernelFacts, Member, Pointers, RenderEnv, Symbol};
 pub use line_writer::LineWriter;
 pub use printer::Printer;
 pub use probe::{ProbeHead, ProbeValue};
-pub use record::{EventCounts, EventHook, RecordSink, RecordStart, RecordView, RecordedEvent};
+pub use record::{EventCounts, EventHook, RecordSink, RecordStart, RecordView, RecordedEvent, Summary};
 pub use running::{KernelTexts, hz, jiffies, version_of};
 pub use synthetic::{SynthKind, SynthValue};
 pub use text_buffer::TextBuffer;

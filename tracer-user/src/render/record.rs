@@ -1,6 +1,6 @@
 //! Records on their way to a consumer: the view of a record, and the trait of consumers.
 
-use std::{borrow::Cow, fmt, ops::ControlFlow, sync::Arc};
+use std::{borrow::Cow, fmt, ops::ControlFlow, process::ExitStatus, sync::Arc};
 
 use super::{
     env::RenderEnv,
@@ -15,6 +15,9 @@ use crate::{attach::AttachPoint, event::Format};
 /// A recording calls [`begin`](Self::begin) once and before everything else, then [`record`](Self::record), and at the
 /// end [`lost`](Self::lost) and once [`finish`](Self::finish). All calls come from the thread that polls the recording.
 /// A sink that takes long lets the rings become full.
+///
+/// A recording that is dropped or detached from before its end does not finish its sink. So a caller that stops by
+/// itself after `Recording::poll` calls `Recording::stop_with` with the same sink.
 pub trait RecordSink {
     /// The recording has started. Its events and their hooks stay the same until the end.
     fn begin(&mut self, _start: &RecordStart<'_>) {}
@@ -27,9 +30,8 @@ pub trait RecordSink {
     /// for each CPU with such hits. The sum of all calls is the sum of [`EventCounts::dropped`].
     fn lost(&mut self, _cpu: u32, _hits: u64) {}
 
-    /// The recording has ended, and all of its records were passed on. `missed_together` are the misses of programs
-    /// that several events share.
-    fn finish(&mut self, _counts: &[EventCounts], _missed_together: u64) {}
+    /// The recording has ended, and all of its records were passed on.
+    fn finish(&mut self, _summary: &Summary) {}
 }
 
 /// What is known when a recording starts.
@@ -108,6 +110,18 @@ impl<'a> EventHook<'a> {
     pub fn reason(&self) -> &'a str {
         self.reason
     }
+}
+
+/// The result of a recording.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Summary {
+    /// The counts of each event.
+    pub counts: Vec<EventCounts>,
+    /// Misses of programs that several events share. They belong to no single event.
+    pub missed_together: u64,
+    /// How the command ended; `None` without a command and while it runs.
+    pub status: Option<ExitStatus>,
 }
 
 /// The counts of an event's hits.

@@ -51,7 +51,7 @@ pub use writer::{LineOptions, RecordWriter};
 
 use crate::{
     engine::{facts::Facts, record::Recorder},
-    render::{EventCounts, RecordSink, RecordView},
+    render::{EventCounts, RecordSink, RecordView, Summary},
     sys::process::held::HeldCommand,
 };
 
@@ -68,7 +68,8 @@ pub struct Recording {
     /// Readable after [`Stopper::stop`].
     stop: UnixStream,
     stopper: UnixStream,
-    ended: bool,
+    /// Once the recording has ended.
+    summary: Option<Summary>,
 }
 
 /// The command of a recording.
@@ -100,18 +101,6 @@ pub enum Progress {
     Stopped,
     /// The recording ended because its command ended.
     Exited(ExitStatus),
-}
-
-/// The result of a recording.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Summary {
-    /// The counts of each event.
-    pub counts: Vec<EventCounts>,
-    /// Misses of programs that several events share. They belong to no single event.
-    pub missed_together: u64,
-    /// How the command ended; `None` without a command and while it runs.
-    pub status: Option<ExitStatus>,
 }
 
 /// Stops a recording from another thread.
@@ -146,6 +135,15 @@ impl RecordSink for EventQueue<'_> {
     }
 }
 
+/// The sink of records that nobody reads.
+struct Unread;
+
+impl RecordSink for Unread {
+    fn record(&mut self, _record: &RecordView<'_>) -> ControlFlow<()> {
+        ControlFlow::Break(())
+    }
+}
+
 impl Recording {
     /// Begins to describe a recording.
     pub fn builder() -> RecordingBuilder {
@@ -160,7 +158,7 @@ impl Recording {
         recorder.waiter().add(&stop).map_err(|errno| RecordError::system(errno.into()))?;
         let command = command.map(TracedCommand::Held);
         let pending = VecDeque::new();
-        Ok(Self { recorder, facts, pending, command, status: None, stop, stopper, ended: false })
+        Ok(Self { recorder, facts, pending, command, status: None, stop, stopper, summary: None })
     }
 
     /// Starts to record, and lets the command run. [`RecordingBuilder::start`] has done this already.
@@ -194,7 +192,7 @@ impl Recording {
     /// The end of the command cannot be waited for, or the process has closed a descriptor of the recording. The
     /// recording continues.
     pub fn poll(&mut self, sink: &mut dyn RecordSink, timeout: Duration) -> Result<Progress, RecordError> {
-        if self.ended {
+        if self.summary.is_some() {
             return Ok(self.status.map_or(Progress::Stopped, Progress::Exited));
         }
         self.recorder.wait(timeout).map_err(|errno| RecordError::wait(errno.into()))?;
@@ -244,14 +242,14 @@ impl Recording {
             if let Some(event) = self.pending.pop_front() {
                 return Received::Event(event);
             }
-            if self.ended {
+            if self.summary.is_some() {
                 return Received::Ended;
             }
             let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
             if self.with_queue(|recording, queue| recording.poll(queue, left)).is_err() {
                 self.stop();
             }
-            if self.pending.is_empty() && !self.ended && left.is_zero() {
+            if self.pending.is_empty() && self.summary.is_none() && left.is_zero() {
                 return Received::Timeout;
             }
         }
@@ -275,14 +273,21 @@ impl Recording {
 
     /// Stops recording. Events up to now can still be read.
     pub fn stop(&mut self) {
-        self.with_queue(|recording, queue| recording.stop_with(queue));
+        self.with_queue(|recording, queue| {
+            recording.stop_with(queue);
+        });
     }
 
-    /// Stops recording, passes the remaining records on, and finishes the sink. Does nothing if the recording has ended.
-    pub fn stop_with(&mut self, sink: &mut dyn RecordSink) {
-        if !std::mem::replace(&mut self.ended, true) {
-            self.recorder.finish(sink);
-        }
+    /// Stops recording, passes the remaining records on, and finishes the sink. If the recording has ended, nothing is
+    /// passed on. The status of the command is that at the time of the call.
+    pub fn stop_with(&mut self, sink: &mut dyn RecordSink) -> &Summary {
+        // An error leaves the status unknown.
+        let status = self.command_status().ok().flatten();
+        let summary = match self.summary.take() {
+            Some(summary) => Summary { status, ..summary },
+            None => self.recorder.finish(sink, status),
+        };
+        self.summary.insert(summary)
     }
 
     /// A handle that stops this recording from another thread, such as one that waits for a signal.
@@ -300,17 +305,12 @@ impl Recording {
 
     /// Stops recording, detaches from all events and returns the counts. Events that were not read are lost.
     pub fn finish(mut self) -> Summary {
-        self.stop();
-        let status = self.command_status().ok().flatten();
-        let summary =
-            Summary { counts: self.counts(), missed_together: self.recorder.missed_together(), status };
-        drop(self.detach());
-        summary
+        self.stop_with(&mut Unread).clone()
     }
 
-    /// Detaches from all events, and returns their perf events, which have no effect any more. Closing one takes the
-    /// kernel tens of milliseconds, so a caller with many can leave that to another thread or process. Dropping the
-    /// recording closes them.
+    /// Detaches from all events without finishing a sink, and returns their perf events, which have no effect any more.
+    /// Closing one takes the kernel tens of milliseconds, so a caller with many can leave that to another thread or
+    /// process. Dropping the recording closes them.
     #[must_use = "the descriptors are closed when they are dropped"]
     pub fn detach(self) -> Vec<OwnedFd> {
         self.recorder.end()

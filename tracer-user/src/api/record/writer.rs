@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::render::{
-    EventCounts, LineWriter, RecordSink, RecordStart, RecordView, TextBuffer, json,
+    LineWriter, RecordSink, RecordStart, RecordView, Summary, TextBuffer, json,
     line::{self, BufferInfo, Options},
 };
 
@@ -127,7 +127,7 @@ impl<W: Write> RecordSink for RecordWriter<W> {
         if self.failed.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    fn finish(&mut self, _counts: &[EventCounts], _missed_together: u64) {
+    fn finish(&mut self, _summary: &Summary) {
         self.failed = self.flush().err();
     }
 }
@@ -156,7 +156,7 @@ mod tests {
         sink.begin(&RecordStart { events: &[], cpus: 4, kernel: (6, 1) });
         let flow =
             sink.record(&RecordView { stamp, payload: &payload, printer: &printer, tasks: &(), env: &() });
-        sink.finish(&[], 0);
+        sink.finish(&Summary::default());
         flow
     }
 

@@ -10,6 +10,7 @@ mod select;
 use std::{
     ops::ControlFlow,
     os::fd::OwnedFd,
+    process::ExitStatus,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -35,7 +36,7 @@ use crate::{
         records::{names::NameEvents, record_stream::RecordStream},
     },
     event::{EventId, InstanceId},
-    render::{EventCounts, EventHook, RecordSink, RecordStart, RecordedEvent},
+    render::{EventCounts, EventHook, RecordSink, RecordStart, RecordedEvent, Summary},
     ring::{Waiter, Woken},
 };
 
@@ -182,8 +183,8 @@ impl Recorder {
         self.pass_on(Some(now), sink)
     }
 
-    /// Stops recording, passes on the remaining records, and finishes the sink.
-    pub fn finish(&mut self, sink: &mut dyn RecordSink) {
+    /// Stops recording, passes on the remaining records, and finishes the sink. `status` is that of the command.
+    pub fn finish(&mut self, sink: &mut dyn RecordSink, status: Option<ExitStatus>) -> Summary {
         if let Some(session) = self.session() {
             session.kernel().switches().set_tracing(false);
         }
@@ -200,7 +201,10 @@ impl Recorder {
         for (cpu, hits) in (0..).zip(lost).filter(|(_, hits)| *hits > 0) {
             sink.lost(cpu, hits);
         }
-        sink.finish(&counts, self.missed_together());
+        let missed_together = self.session().map_or(0, |session| session.kernel().missed());
+        let summary = Summary { counts, missed_together, status };
+        sink.finish(&summary);
+        summary
     }
 
     /// Passes the events and their hooks to the sink, once.
@@ -270,11 +274,6 @@ impl Recorder {
         };
         let counts = self.events.iter().map(count).collect();
         (counts, lost)
-    }
-
-    /// Misses of programs that several events share.
-    pub fn missed_together(&self) -> u64 {
-        self.session().map_or(0, |session| session.kernel().missed())
     }
 
     /// Detaches all events and returns their perf events. These have no effect any more, but the kernel takes tens of
