@@ -29,6 +29,7 @@ pub(super) fn run(args: &RecordArgs) -> anyhow::Result<ExitCode> {
     let selected = builder(args).select()?;
     let mut output = Output::open(args)?;
     let mut recording = selected.attach()?;
+    recording.begin(&mut output);
     stop_on_signals(&recording).context("cannot catch signals")?;
     let ready = args.ready_fd.map(|fd| File::options().write(true).open(format!("/proc/self/fd/{fd}")));
     let closer = fs::Closer::start_for(recording.event_count());

@@ -19,7 +19,7 @@ use crate::{attach::AttachPoint, event::Format};
 /// A recording that is dropped or detached from before its end does not finish its sink. So a caller that stops by
 /// itself after `Recording::poll` calls `Recording::stop_with` with the same sink.
 pub trait RecordSink {
-    /// The recording has started. Its events and their hooks stay the same until the end.
+    /// All events are attached. They and their hooks stay the same until the end.
     fn begin(&mut self, _start: &RecordStart<'_>) {}
 
     /// A record. Records of all CPUs come in order of time. After `Break`, the sink gets no more records, and the
@@ -34,7 +34,7 @@ pub trait RecordSink {
     fn finish(&mut self, _summary: &Summary) {}
 }
 
-/// What is known when a recording starts.
+/// What is known once everything is attached.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordStart<'a> {
     pub(crate) events: &'a [RecordedEvent<'a>],

@@ -161,11 +161,21 @@ impl Recording {
         Ok(Self { recorder, facts, pending, command, status: None, stop, stopper, summary: None })
     }
 
-    /// Starts to record, and lets the command run. [`RecordingBuilder::start`] has done this already.
+    /// Passes the events and their hooks to the sink. Only the first call has an effect, and [`Recording::poll`] makes it
+    /// otherwise. A caller that drops privileges before it polls may call this before.
+    pub fn begin(&mut self, sink: &mut dyn RecordSink) {
+        self.recorder.begin(sink);
+    }
+
+    /// Starts to record, and lets the command run. [`RecordingBuilder::start`] has done this already. Does nothing after
+    /// the end.
     ///
     /// # Errors
     /// The command cannot be executed ([`RecordErrorKind::Command`]). The events are recorded nevertheless.
     pub fn start(&mut self) -> Result<(), RecordError> {
+        if self.summary.is_some() {
+            return Ok(());
+        }
         self.recorder.go();
         match self.command.take() {
             Some(TracedCommand::Held(held)) => {
@@ -186,7 +196,7 @@ impl Recording {
     /// records, after at most 20 ms. If the recording has ended, all remaining records are passed on and the sink is
     /// finished.
     ///
-    /// All calls, and that of [`Recording::stop_with`], must pass the same sink.
+    /// All calls, and those of [`Recording::begin`] and [`Recording::stop_with`], must pass the same sink.
     ///
     /// # Errors
     /// The end of the command cannot be waited for, or the process has closed a descriptor of the recording. The

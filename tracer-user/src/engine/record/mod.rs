@@ -208,7 +208,7 @@ impl Recorder {
     }
 
     /// Passes the events and their hooks to the sink, once.
-    fn begin(&mut self, sink: &mut dyn RecordSink) {
+    pub fn begin(&mut self, sink: &mut dyn RecordSink) {
         if std::mem::replace(&mut self.begun, true) {
             return;
         }
