@@ -53,7 +53,10 @@ pub struct RecordWriter<W> {
     writer: LineWriter,
     is_json: bool,
     header: bool,
-    failed: Option<io::Error>,
+    /// Whether the output failed.
+    is_broken: bool,
+    /// Its error, until [`RecordWriter::flush`] returns it.
+    error: Option<io::Error>,
 }
 
 impl<W: Write> RecordWriter<W> {
@@ -71,24 +74,23 @@ impl<W: Write> RecordWriter<W> {
 
     fn new(to: W, options: Options, header: bool) -> Self {
         let (text, writer) = (TextBuffer::default(), LineWriter::new(options));
-        Self { to, text, writer, is_json: false, header, failed: None }
+        Self { to, text, writer, is_json: false, header, is_broken: false, error: None }
     }
 
     /// Writes all records that came so far.
     ///
     /// # Errors
-    /// The first error of the output since the last call.
+    /// The error of the output, at the first call after it.
     pub fn flush(&mut self) -> io::Result<()> {
-        self.write();
-        match self.failed.take() {
-            Some(error) => Err(error),
-            None => self.to.flush(),
-        }
+        self.write(W::flush);
+        self.error.take().map_or(Ok(()), Err)
     }
 
-    fn write(&mut self) {
-        if self.failed.is_none() {
-            self.failed = self.to.write_all(self.text.text()).err();
+    /// Writes the text and then calls a function, unless the output failed before.
+    fn write(&mut self, then: impl FnOnce(&mut W) -> io::Result<()>) {
+        if !self.is_broken {
+            self.error = self.to.write_all(self.text.text()).and_then(|()| then(&mut self.to)).err();
+            self.is_broken = self.error.is_some();
         }
         self.text.truncate(0);
     }
@@ -114,6 +116,9 @@ impl<W: Write> RecordSink for RecordWriter<W> {
 
     #[inline]
     fn record(&mut self, record: &RecordView<'_>) -> ControlFlow<()> {
+        if self.is_broken {
+            return ControlFlow::Break(());
+        }
         if self.is_json {
             let RecordView { stamp, payload, printer, tasks, env } = *record;
             let lazy_flag = self.writer.options().lazy_flag;
@@ -122,13 +127,13 @@ impl<W: Write> RecordSink for RecordWriter<W> {
             self.writer.record(&mut self.text, record);
         }
         if self.text.length() >= BATCH {
-            self.write();
+            self.write(|_| Ok(()));
         }
-        if self.failed.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if self.is_broken { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     fn finish(&mut self, _summary: &Summary) {
-        self.failed = self.flush().err();
+        self.write(W::flush);
     }
 }
 
@@ -194,10 +199,11 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_output_is_reported_once() {
+    fn an_error_of_the_output_is_reported_once_and_ends_it() {
         let mut writer = RecordWriter::json(Closed);
         assert!(pass_one(&mut writer).is_continue());
         assert_eq!(writer.flush().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
         writer.flush().unwrap();
+        assert!(pass_one(&mut writer).is_break() && writer.text.length() == 0);
     }
 }
