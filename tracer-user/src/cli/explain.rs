@@ -15,7 +15,8 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<()> {
             builder = builder.filter(filter);
         }
     }
-    let text = builder.select()?.explain(args.linked)?;
+    let mut text = String::new();
+    let explained = builder.select()?.explain(&mut text, args.linked);
     std::io::stdout().write_all(text.as_bytes())?;
-    Ok(())
+    Ok(explained?)
 }

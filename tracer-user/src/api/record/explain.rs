@@ -12,51 +12,54 @@ use crate::{
         probes,
         record::{SelectError, SelectedEvent},
     },
+    lang::define::Probe,
     plan::{resolve, source::ProgramContext},
 };
 
 impl SelectedRecording {
-    /// Explains how each event would be attached: the stages from its filter, or from the definition of its probe, to
-    /// the eBPF code; the hook; and why better hooks cannot be used. `linked` shows the whole program instead of the
-    /// generated part. The form of the text may change.
+    /// Appends to `text` how each event would be attached: the stages from its filter, or from the definition of its
+    /// probe, to the eBPF code; the hook; and why better hooks cannot be used. `linked` shows the whole program instead
+    /// of the generated part. The form of the text may change.
     ///
     /// # Errors
-    /// The kernel refuses to make maps, or no code can be made.
-    pub fn explain(&mut self, linked: bool) -> Result<String, RecordError> {
+    /// The kernel refuses to make maps, or no code can be made. The text has the stages before that.
+    pub fn explain(&mut self, text: &mut String, linked: bool) -> Result<(), RecordError> {
         let Self { builder, selection, facts } = self;
         let mut plans = selection.try_hooks(builder.options.tracepoints_only)?.into_iter();
-        let mut text = Text::default();
+        let mut out = Text(text);
         for event in selection.events() {
-            if !event.probes.is_empty() {
-                probe(&mut text, &event, linked, facts)?;
+            out.line(format_args!("event {} (id {})", event.format.full_name(), event.format.id));
+            if !event.of_kernel && event.probes.is_empty() {
+                out.line("\nhook\n  a uprobe in its program");
+            } else if !event.of_kernel {
+                out.line(format_args!("\nprint fmt\n  {}", event.format.print_fmt));
+                event.probes.iter().try_for_each(|one| probe(&mut out, &event, one, linked, facts))?;
             } else if let Some(plan) = plans.next() {
-                tracepoint(&mut text, &event, plan, linked, facts)?;
+                tracepoint(&mut out, &event, plan, linked, facts)?;
             }
         }
-        Ok(text.0)
+        Ok(())
     }
 }
 
 /// Text made of lines.
-#[derive(Default)]
-struct Text(String);
+struct Text<'a>(&'a mut String);
 
-impl Text {
+impl Text<'_> {
     fn line(&mut self, line: impl fmt::Display) {
         self.0.extend([line.to_string().as_str(), "\n"]);
     }
 }
 
-/// Explains an event without probes.
+/// Explains an event of the kernel.
 fn tracepoint(
-    out: &mut Text,
+    out: &mut Text<'_>,
     event: &SelectedEvent<'_>,
     mut plan: AttachPlan,
     linked: bool,
     facts: &Facts,
 ) -> Result<(), RecordError> {
     let format = event.format;
-    out.line(format_args!("event {} (id {})", format.full_name(), format.id));
     if let Some(filter) = event.filter_text {
         let stages = resolve::stages(filter, format, facts)
             .map_err(|error| SelectError::Filter { event: format.full_name(), error: Box::new(error) })?;
@@ -67,7 +70,9 @@ fn tracepoint(
             out.line(format_args!("  {start:>3}..{end:<3} {:?}  {words}", token.kind));
         }
         out.line(format_args!("\ntree\n  {}", stages.tree));
-        out.line(format_args!("\nplan\n{}", indent(&format!("{:#?}", stages.filter))));
+    }
+    if let Some(filter) = event.filter {
+        out.line(format_args!("\nplan\n{}", indent(&format!("{filter:#?}"))));
     }
     let cast = context::cast(facts);
     let listing = match attach::listing(format, &plan.context, event.filter, linked, cast) {
@@ -93,11 +98,14 @@ fn tracepoint(
     Ok(())
 }
 
-/// Explains a dynamic event: its arguments, their sources at each usable hook, and why other hooks are unusable.
-fn probe(out: &mut Text, event: &SelectedEvent<'_>, linked: bool, facts: &Facts) -> Result<(), RecordError> {
-    let [probe] = &event.probes[..] else { return Ok(()) };
-    out.line(format_args!("event {} (id {})", event.format.full_name(), event.format.id));
-    out.line(format_args!("\nprint fmt\n  {}", event.format.print_fmt));
+/// Explains a probe: its arguments, their sources at each usable hook, and why other hooks are unusable.
+fn probe(
+    out: &mut Text<'_>,
+    event: &SelectedEvent<'_>,
+    probe: &Probe,
+    linked: bool,
+    facts: &Facts,
+) -> Result<(), RecordError> {
     if !probe.args.is_empty() {
         out.line("\narguments");
     }

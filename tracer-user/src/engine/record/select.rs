@@ -57,10 +57,12 @@ pub struct SelectedEvent<'a> {
     pub format: &'a Format,
     /// The filter.
     pub filter: Option<&'a Filter>,
-    /// The text of the filter, unless it was changed.
+    /// The text of the filter, without the condition on the thread's name.
     pub filter_text: Option<&'a [u8]>,
     /// Its probes; empty if no definition made it.
     pub probes: Vec<Probe>,
+    /// Whether the event is one of the kernel's, which [`Selection::try_hooks`] plans.
+    pub of_kernel: bool,
 }
 
 impl Selection {
@@ -153,16 +155,14 @@ impl Selection {
             .map(|text| resolve::filter(text.as_bytes(), format, &*facts))
             .transpose()
             .map_err(|error| SelectError::Filter { event: format.full_name(), error: Box::new(error) })?;
-        self.put_filter(event, filter, text.unwrap_or_default());
+        self.put_filter(event, filter, text.unwrap_or_default().into());
         Ok(())
     }
 
-    fn put_filter(&mut self, event: EventId, filter: Option<Filter>, text: &str) {
+    fn put_filter(&mut self, event: EventId, filter: Option<Filter>, shown: Vec<u8>) {
         let Some(state) = self.engine.instances.get_mut(InstanceId::TOP) else { return };
         match filter {
-            Some(filter) => {
-                state.filters.insert(event, Filtering { shown: text.into(), filter: Some(filter) })
-            }
+            Some(filter) => state.filters.insert(event, Filtering { shown, filter: Some(filter) }),
             None => state.filters.remove(&event),
         };
     }
@@ -174,8 +174,11 @@ impl Selection {
     /// Records only hits of threads with this name.
     fn keep_comm(&mut self, comm: &str) {
         for event in self.events.clone() {
-            let filter = self.filter(event).and_then(|filter| filter.filter.clone());
-            self.put_filter(event, Some(and_comm(filter, comm)), "");
+            let (shown, filter) = match self.filter(event) {
+                Some(Filtering { shown, filter }) => (shown.clone(), filter.clone()),
+                None => (Vec::new(), None),
+            };
+            self.put_filter(event, Some(and_comm(filter, comm)), shown);
         }
     }
 
@@ -217,18 +220,19 @@ impl Selection {
                 filter: filter.and_then(|filter| filter.filter.as_ref()),
                 filter_text: filter.map(|filter| &filter.shown[..]).filter(|text| !text.is_empty()),
                 probes: defined.into_iter().map(|defined| defined.probe).collect(),
+                of_kernel: !registry.events().is_made(*event),
             })
         })
     }
 
-    /// The plan by which each event without probes would be attached. Each hook is tried as in a recording.
+    /// The plan by which each event of the kernel would be attached. Each hook is tried as in a recording.
     ///
     /// # Errors
     /// The kernel refuses to make maps.
     pub fn try_hooks(&mut self, perf_tracepoints_only: bool) -> Result<Vec<AttachPlan>, StartError> {
-        let dynamic = self.engine.registry.dynamic();
+        let known = self.engine.registry.events();
         let events: Vec<EventId> =
-            self.events.iter().copied().filter(|event| dynamic.probes_of(*event).is_none()).collect();
+            self.events.iter().copied().filter(|event| !known.is_made(*event)).collect();
         if events.is_empty() {
             return Ok(Vec::new());
         }
@@ -244,8 +248,8 @@ impl Selection {
         self.engine.make_session(InstanceId::TOP)?;
         off_thread::choose_hooks(&mut self.engine, &events);
         let hooks = self.engine.attachments.hooks();
-        let without_probes = self.events().filter(|event| event.probes.is_empty());
-        Ok(without_probes.map(|event| hooks.of(event.format)).collect())
+        let of_kernel = self.events().filter(|event| event.of_kernel);
+        Ok(of_kernel.map(|event| hooks.of(event.format)).collect())
     }
 }
 
