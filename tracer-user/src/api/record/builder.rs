@@ -171,10 +171,10 @@ impl SelectedRecording {
     pub fn attach(self) -> Result<Recording, RecordError> {
         let Self { builder, selection, facts } = self;
         let RecordingBuilder { mut options, command, processes, whole_system, tgid, .. } = builder;
-        let held = command.map(held).transpose()?;
         for pid in &processes {
             options.pids.extend(threads_of(*pid)?);
         }
+        let held = command.map(held).transpose()?;
         if let Some(held) = held.as_ref().filter(|_| !whole_system && processes.is_empty()) {
             options.pids.push(held.thread());
         }
