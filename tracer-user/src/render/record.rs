@@ -13,7 +13,7 @@ use crate::{attach::AttachPoint, event::Format};
 /// A consumer of the records of a recording, such as an output format.
 ///
 /// A recording calls [`begin`](Self::begin) once and before everything else, then [`record`](Self::record), and at the
-/// end [`lost`](Self::lost) and once [`finish`](Self::finish). All calls come from the thread that polls the recording.
+/// end [`lost`](Self::lost) and once [`finish`](Self::finish). It calls the sink only within calls of its own methods.
 /// A sink that takes long lets the rings become full.
 ///
 /// A recording that is dropped or detached from before its end does not finish its sink. So a caller that stops by

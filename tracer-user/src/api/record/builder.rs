@@ -12,7 +12,7 @@ use crate::{
     sys::process::held::HeldCommand,
 };
 
-/// Describes a recording. Nothing is looked up or attached before [`RecordingBuilder::start`].
+/// Describes a recording. Nothing is looked up before [`RecordingBuilder::start`] or [`RecordingBuilder::select`].
 #[derive(Debug, Default)]
 #[must_use = "a builder does nothing before `start`"]
 pub struct RecordingBuilder {
