@@ -26,7 +26,7 @@ struct CsvSink<W> {
 
 impl<W: Write> CsvSink<W> {
     fn header(&mut self, start: &RecordStart<'_>) -> io::Result<()> {
-        let names = start.events().iter().take(1).flat_map(RecordedEvent::fields);
+        let names = start.events.iter().take(1).flat_map(RecordedEvent::fields);
         let names: Vec<String> = names.map(quoted).collect();
         writeln!(self.out, "time_ns,cpu,pid,comm,event,{}", names.join(","))
     }

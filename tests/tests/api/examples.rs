@@ -117,8 +117,8 @@ struct Limited {
 
 impl RecordSink for Limited {
     fn begin(&mut self, start: &RecordStart<'_>) {
-        assert!(self.events.is_empty() && self.records == 0 && start.cpus() > 0, "{self:?}");
-        for event in start.events() {
+        assert!(self.events.is_empty() && self.records == 0 && start.cpus > 0, "{self:?}");
+        for event in start.events {
             assert!(!event.hooks().is_empty() && event.fields().any(|name| name == "__syscall_nr"));
             self.events.push(format!("{}:{}", event.system(), event.name()));
         }

@@ -97,7 +97,7 @@ struct Recorded {
 
 impl RecordSink for Recorded {
     fn begin(&mut self, start: &RecordStart<'_>) {
-        for event in start.events() {
+        for event in start.events {
             let name = format!("{}:{}", event.system(), event.name());
             for hook in event.hooks() {
                 if hook.is_perf_tracepoint() {

@@ -146,7 +146,7 @@ impl Output {
 
 impl RecordSink for Output {
     fn begin(&mut self, start: &RecordStart<'_>) {
-        for event in start.events() {
+        for event in start.events {
             for hook in event.hooks() {
                 let name = format_args!("{}:{}", event.system(), event.name());
                 tracing::info!(event = %name, point = ?hook.point(), why = %hook.reason(), "recording");

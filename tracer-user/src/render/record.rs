@@ -36,27 +36,14 @@ pub trait RecordSink {
 
 /// What is known once everything is attached.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct RecordStart<'a> {
-    pub(crate) events: &'a [RecordedEvent<'a>],
-    pub(crate) cpus: u32,
-    pub(crate) kernel: (u32, u32),
-}
-
-impl<'a> RecordStart<'a> {
     /// The events, in the order of their counts.
-    pub fn events(&self) -> &'a [RecordedEvent<'a>] {
-        self.events
-    }
-
+    pub events: &'a [RecordedEvent<'a>],
     /// The highest possible number of a CPU plus one.
-    pub fn cpus(&self) -> u32 {
-        self.cpus
-    }
-
+    pub cpus: u32,
     /// The version of the kernel, major and minor.
-    pub fn kernel(&self) -> (u32, u32) {
-        self.kernel
-    }
+    pub kernel: (u32, u32),
 }
 
 /// An event of a recording.

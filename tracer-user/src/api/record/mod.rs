@@ -189,7 +189,7 @@ impl Recording {
 
     /// The number of attached events.
     pub fn event_count(&self) -> usize {
-        self.recorder.events()
+        self.recorder.event_count()
     }
 
     /// Waits at most this long for records, and passes those on that are complete by now. The wait ends earlier without

@@ -16,7 +16,6 @@ const BATCH: usize = 64 * 1024;
 /// The form of lines. Each option is the trace option of that name (Documentation/trace/ftrace.rst).
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::struct_excessive_bools)]
-#[non_exhaustive]
 pub struct LineOptions {
     /// Whether the header with the names of the columns comes first. `bin` has none.
     pub header: bool,
@@ -98,12 +97,12 @@ impl<W: Write> RecordWriter<W> {
 
 impl<W: Write> RecordSink for RecordWriter<W> {
     fn begin(&mut self, start: &RecordStart<'_>) {
-        let Options { lazy_flag, .. } = Options::for_kernel(start.kernel());
+        let Options { lazy_flag, .. } = Options::for_kernel(start.kernel);
         let options = Options { lazy_flag, ..*self.writer.options() };
         self.writer = LineWriter::new(options);
         if self.header {
             let mut header = Vec::new();
-            let info = BufferInfo { entries: 0, written: 0, cpus: start.cpus() };
+            let info = BufferInfo { entries: 0, written: 0, cpus: start.cpus };
             line::header(&mut header, &options, info);
             // A stream has no count of entries.
             for line in header.split_inclusive(|byte| *byte == b'\n') {

@@ -144,7 +144,7 @@ impl Recorder {
     }
 
     /// The number of attached events.
-    pub fn events(&self) -> usize {
+    pub fn event_count(&self) -> usize {
         self.events.len()
     }
 
