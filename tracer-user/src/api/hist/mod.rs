@@ -94,15 +94,19 @@ impl HistogramsBuilder {
     /// # Errors
     /// The first definition or histogram that is wrong, or that the kernel refuses. Then nothing counts.
     pub fn start(self) -> Result<Histograms, HistError> {
-        self.start_with(Arc::new(Facts::running()?))
+        self.start_on(Arc::new(Facts::running()?))
     }
 
     /// As [`HistogramsBuilder::start`], for tests that start many with the same facts.
     ///
     /// # Errors
     /// As [`HistogramsBuilder::start`].
-    #[doc(hidden)]
+    #[cfg(feature = "internals")]
     pub fn start_with(self, facts: Arc<Facts>) -> Result<Histograms, HistError> {
+        self.start_on(facts)
+    }
+
+    fn start_on(self, facts: Arc<Facts>) -> Result<Histograms, HistError> {
         let Self { synthetic, probes, histograms, options } = self;
         // No record is shown, so the names of threads are not followed.
         let mut engine = Engine::with_options(facts, AttachOptions { without_names: true, ..options })?;
