@@ -2,9 +2,12 @@
 
 use std::{
     fs::File,
-    io::{IsTerminal, Read, Write},
-    os::unix::net::UnixStream,
+    io::{IsTerminal, Write},
     process::{Command, ExitCode},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -25,7 +28,10 @@ const REST_OF_LINE: &[u8] = b"\x1b[K";
 const REST: &[u8] = b"\x1b[J";
 
 pub(super) fn run(args: &HistArgs) -> anyhow::Result<ExitCode> {
-    let signals = Signals::install().context("cannot catch signals")?;
+    let stopped = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stopped)).context("cannot catch signals")?;
+    }
     let mut histograms = start(args)?;
     let ready = args.ready_fd.map(|fd| File::options().write(true).open(format!("/proc/self/fd/{fd}")));
     // The command needs the caller's privileges, so it starts before they are dropped.
@@ -44,7 +50,7 @@ pub(super) fn run(args: &HistArgs) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     loop {
         let left = args.limit.map_or(Duration::MAX, |limit| limit.saturating_sub(start.elapsed()));
-        if left.is_zero() || signals.received() {
+        if left.is_zero() || stopped.load(Ordering::Relaxed) {
             break;
         }
         if let Some(status) = child.as_mut().map(std::process::Child::try_wait).transpose()?.flatten() {
@@ -58,31 +64,8 @@ pub(super) fn run(args: &HistArgs) -> anyhow::Result<ExitCode> {
         std::thread::sleep(left.min(TICK));
     }
     print(&table(&mut histograms, args)?, args, false)?;
-    if let Some(mut child) = child {
-        // The command continues if it has not ended.
-        let _ = child.try_wait();
-    }
+    // The command continues if it has not ended.
     Ok(code)
-}
-
-/// SIGINT and SIGTERM, which end the command in the normal way.
-struct Signals {
-    pipe: UnixStream,
-}
-
-impl Signals {
-    fn install() -> std::io::Result<Self> {
-        let (pipe, other) = UnixStream::pair()?;
-        pipe.set_nonblocking(true)?;
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            signal_hook::low_level::pipe::register(signal, other.try_clone()?)?;
-        }
-        Ok(Self { pipe })
-    }
-
-    fn received(&self) -> bool {
-        matches!((&self.pipe).read(&mut [0; 8]), Ok(1..))
-    }
 }
 
 fn start(args: &HistArgs) -> anyhow::Result<Histograms> {
