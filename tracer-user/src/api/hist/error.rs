@@ -1,7 +1,5 @@
 //! The error type of histograms.
 
-use std::fmt;
-
 use crate::{
     engine::{CommandError, ErrorKind},
     lang::hist::Refusal,
@@ -9,7 +7,8 @@ use crate::{
 
 /// The error of a histogram that cannot be created or read. Its text names the event or definition. For a wrong
 /// histogram, it shows the position and perhaps a suggestion.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 pub struct HistError {
     cause: Cause,
 }
@@ -30,10 +29,12 @@ pub enum HistErrorKind {
     Tracefs,
 }
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum Cause {
     /// The name, and a suggestion.
+    #[error("no event {0}{1}")]
     NoEvent(String, String),
+    #[error("histogram of {event}: {refusal}{hint}")]
     Refused {
         /// `system:name`.
         event: String,
@@ -42,10 +43,21 @@ pub(super) enum Cause {
         hint: String,
     },
     /// The definition.
+    #[error("{0}: {1}")]
     NotDefined(String, CommandError),
     /// The event, or what failed.
+    #[error("histogram of {0}: {reason}", reason = not_counted(.1))]
     NotCounted(String, CommandError),
-    Kernel(crate::kernel::Error),
+    #[error(transparent)]
+    Kernel(#[from] crate::kernel::Error),
+}
+
+fn not_counted(error: &CommandError) -> String {
+    match error.kind() {
+        ErrorKind::Unsupported => "not counted in the kernel yet".to_owned(),
+        ErrorKind::Exists => "the same histogram exists".to_owned(),
+        _ => error.to_string(),
+    }
 }
 
 impl HistError {
@@ -61,43 +73,11 @@ impl HistError {
     }
 }
 
-impl From<Cause> for HistError {
-    fn from(cause: Cause) -> Self {
-        Self { cause }
-    }
-}
-
-impl From<crate::kernel::Error> for HistError {
-    fn from(error: crate::kernel::Error) -> Self {
-        Cause::Kernel(error).into()
-    }
-}
-
-impl fmt::Display for HistError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.cause {
-            Cause::NoEvent(event, hint) => write!(f, "no event {event}{hint}"),
-            Cause::Refused { event, refusal, hint } => write!(f, "histogram of {event}: {refusal}{hint}"),
-            Cause::NotDefined(definition, error) => write!(f, "{definition}: {error}"),
-            Cause::NotCounted(event, error) => {
-                write!(f, "histogram of {event}: ")?;
-                match error.kind() {
-                    ErrorKind::Unsupported => f.write_str("not counted in the kernel yet"),
-                    ErrorKind::Exists => f.write_str("the same histogram exists"),
-                    _ => error.fmt(f),
-                }
-            }
-            Cause::Kernel(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for HistError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.cause {
-            Cause::Kernel(error) => error.source(),
-            // The text has the whole reason.
-            _ => None,
-        }
+impl<E> From<E> for HistError
+where
+    Cause: From<E>,
+{
+    fn from(error: E) -> Self {
+        Self { cause: error.into() }
     }
 }

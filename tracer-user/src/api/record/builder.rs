@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::Command, sync::Arc};
 
-use super::{RecordError, Recording};
+use super::{RecordError, Recording, error::Cause};
 use crate::{
     attach::{AttachError, ids::ThreadId},
     engine::{
@@ -142,11 +142,11 @@ impl RecordingBuilder {
     /// The first wrong name, filter or definition.
     pub fn select(self) -> Result<SelectedRecording, RecordError> {
         if let Some(filter) = &self.stray_filter {
-            return Err(RecordError::stray_filter(filter));
+            return Err(Cause::StrayFilter(filter.clone()).into());
         }
         let RecordRequest { events, probes, programs, .. } = &self.request;
         if events.is_empty() && probes.is_empty() && programs.is_empty() {
-            return Err(RecordError::nothing());
+            return Err(Cause::Nothing.into());
         }
         let facts = Arc::new(Facts::running()?);
         let selection = Selection::new(&self.request, Arc::clone(&facts))?;
@@ -189,12 +189,12 @@ impl SelectedRecording {
 /// Starts the process of a command, which waits for [`Recording::start`].
 fn held(command: Command) -> Result<HeldCommand, RecordError> {
     let id = ThreadId::prepare().map_err(|cause| AttachError::new("own process id", cause))?;
-    HeldCommand::start(command, move || Ok(id.get()?)).map_err(RecordError::command)
+    Ok(HeldCommand::start(command, move || Ok(id.get()?)).map_err(Cause::Command)?)
 }
 
 /// The threads of a process.
 fn threads_of(pid: u32) -> Result<Vec<u32>, RecordError> {
-    let failed = |error| RecordError::no_process(pid, error);
+    let failed = |error| Cause::NoProcess(pid, error);
     let mut threads = Vec::new();
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).map_err(failed)? {
         let name = task.map_err(failed)?.file_name();

@@ -1,6 +1,6 @@
 //! The error type of recordings.
 
-use std::{fmt, io, ops::Range};
+use std::{io, ops::Range};
 
 use crate::{
     attach::AttachError,
@@ -11,7 +11,8 @@ use crate::{
 /// the causes.
 ///
 /// [`source`]: std::error::Error::source
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 pub struct RecordError {
     cause: Cause,
 }
@@ -42,19 +43,39 @@ pub enum RecordErrorKind {
     System,
 }
 
-#[derive(Debug)]
-enum Cause {
-    Select(SelectError),
-    NoProcess(u32, io::Error),
-    Command(io::Error),
-    CommandEnd(io::Error),
-    Kernel(crate::kernel::Error),
-    Attach(AttachError),
-    Start(StartError),
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Cause {
+    #[error(transparent)]
+    Select(#[from] SelectError),
+    #[error("there is no process {0}")]
+    NoProcess(u32, #[source] io::Error),
+    #[error("cannot start the command")]
+    Command(#[source] io::Error),
+    #[error("cannot wait for the command")]
+    CommandEnd(#[source] io::Error),
+    #[error(transparent)]
+    Kernel(#[from] crate::kernel::Error),
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error("the filter `{0}` follows no event")]
     StrayFilter(String),
+    #[error("no event, probe or program is named")]
     Nothing,
-    System(io::Error),
-    Wait(io::Error),
+    #[error("cannot set up the recording")]
+    System(#[source] io::Error),
+    #[error("cannot wait for records")]
+    Wait(#[source] io::Error),
+}
+
+impl<E> From<E> for RecordError
+where
+    Cause: From<E>,
+{
+    fn from(error: E) -> Self {
+        Self { cause: error.into() }
+    }
 }
 
 impl RecordError {
@@ -94,101 +115,7 @@ impl RecordError {
     /// Whether the caller named something wrong: an event that does not exist, or a filter that does not fit its event.
     /// The command line reports this as wrong usage.
     pub fn is_usage(&self) -> bool {
-        let of_definition = |error: &SelectError| {
-            matches!(
-                error,
-                SelectError::Refused { .. }
-                    | SelectError::NothingDefined(_)
-                    | SelectError::TooMany
-                    | SelectError::Program(_)
-            )
-        };
-        matches!(&self.cause, Cause::Select(error) if !of_definition(error))
-    }
-
-    pub(super) fn system(error: io::Error) -> Self {
-        Cause::System(error).into()
-    }
-
-    pub(super) fn command(error: io::Error) -> Self {
-        Cause::Command(error).into()
-    }
-
-    pub(super) fn command_end(error: io::Error) -> Self {
-        Cause::CommandEnd(error).into()
-    }
-
-    pub(super) fn wait(error: io::Error) -> Self {
-        Cause::Wait(error).into()
-    }
-
-    pub(super) fn no_process(pid: u32, error: io::Error) -> Self {
-        Cause::NoProcess(pid, error).into()
-    }
-
-    pub(super) fn stray_filter(text: &str) -> Self {
-        Cause::StrayFilter(text.to_owned()).into()
-    }
-
-    pub(super) fn nothing() -> Self {
-        Cause::Nothing.into()
-    }
-}
-
-impl From<Cause> for RecordError {
-    fn from(cause: Cause) -> Self {
-        Self { cause }
-    }
-}
-
-macro_rules! from_causes {
-    ($($source:ty => $cause:ident),* $(,)?) => {$(
-        impl From<$source> for RecordError {
-            fn from(error: $source) -> Self {
-                Cause::$cause(error).into()
-            }
-        }
-    )*};
-}
-
-from_causes! {
-    SelectError => Select,
-    crate::kernel::Error => Kernel,
-    AttachError => Attach,
-    StartError => Start,
-}
-
-impl fmt::Display for RecordError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.cause {
-            Cause::Select(error) => error.fmt(f),
-            Cause::NoProcess(pid, _) => write!(f, "there is no process {pid}"),
-            Cause::Command(_) => f.write_str("cannot start the command"),
-            Cause::CommandEnd(_) => f.write_str("cannot wait for the command"),
-            Cause::Wait(_) => f.write_str("cannot wait for records"),
-            Cause::Kernel(error) => error.fmt(f),
-            Cause::Attach(error) => error.fmt(f),
-            Cause::Start(error) => error.fmt(f),
-            Cause::StrayFilter(text) => write!(f, "the filter `{text}` follows no event"),
-            Cause::Nothing => f.write_str("no event, probe or program is named"),
-            Cause::System(_) => f.write_str("cannot set up the recording"),
-        }
-    }
-}
-
-impl std::error::Error for RecordError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.cause {
-            Cause::Select(error) => error.source(),
-            Cause::Kernel(error) => error.source(),
-            Cause::Attach(error) => error.source(),
-            Cause::Start(error) => error.source(),
-            Cause::NoProcess(_, error)
-            | Cause::Command(error)
-            | Cause::CommandEnd(error)
-            | Cause::System(error)
-            | Cause::Wait(error) => Some(error),
-            Cause::StrayFilter(_) | Cause::Nothing => None,
-        }
+        let of_definition = matches!(self.kind(), RecordErrorKind::Probe | RecordErrorKind::Program);
+        matches!(self.cause, Cause::Select(_)) && !of_definition
     }
 }

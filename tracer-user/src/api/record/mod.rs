@@ -49,6 +49,7 @@ pub use error::{RecordError, RecordErrorKind};
 pub use event::Event;
 pub use writer::{LineOptions, RecordWriter};
 
+use self::error::Cause;
 use crate::{
     engine::{facts::Facts, record::Recorder},
     render::{EventCounts, RecordSink, RecordView, Summary},
@@ -151,11 +152,11 @@ impl Recording {
     }
 
     fn new(recorder: Recorder, facts: Arc<Facts>, command: Option<HeldCommand>) -> Result<Self, RecordError> {
-        let (stop, stopper) = UnixStream::pair().map_err(RecordError::system)?;
+        let (stop, stopper) = UnixStream::pair().map_err(Cause::System)?;
         for stream in [&stop, &stopper] {
-            stream.set_nonblocking(true).map_err(RecordError::system)?;
+            stream.set_nonblocking(true).map_err(Cause::System)?;
         }
-        recorder.waiter().add(&stop).map_err(|errno| RecordError::system(errno.into()))?;
+        recorder.waiter().add(&stop).map_err(|errno| Cause::System(errno.into()))?;
         let command = command.map(TracedCommand::Held);
         let pending = VecDeque::new();
         Ok(Self { recorder, facts, pending, command, status: None, stop, stopper, summary: None })
@@ -179,7 +180,7 @@ impl Recording {
         self.recorder.go();
         match self.command.take() {
             Some(TracedCommand::Held(held)) => {
-                let child = held.release().map_err(RecordError::command)?;
+                let child = held.release().map_err(Cause::Command)?;
                 self.command = Some(TracedCommand::Running(child));
             }
             other => self.command = other,
@@ -205,9 +206,9 @@ impl Recording {
         if self.summary.is_some() {
             return Ok(self.status.map_or(Progress::Stopped, Progress::Exited));
         }
-        self.recorder.wait(timeout).map_err(|errno| RecordError::wait(errno.into()))?;
+        self.recorder.wait(timeout).map_err(|errno| Cause::Wait(errno.into()))?;
         let flow = self.recorder.poll(sink);
-        let progress = if let Some(status) = self.command_status().map_err(RecordError::command_end)? {
+        let progress = if let Some(status) = self.command_status().map_err(Cause::CommandEnd)? {
             Progress::Exited(status)
         } else if flow.is_break() || matches!((&self.stop).read(&mut [0; 8]), Ok(1..)) {
             Progress::Stopped
@@ -305,7 +306,7 @@ impl Recording {
     /// # Errors
     /// When no descriptor is left ([`RecordErrorKind::System`]).
     pub fn stopper(&self) -> Result<Stopper, RecordError> {
-        self.stopper.try_clone().map(Stopper).map_err(RecordError::system)
+        Ok(self.stopper.try_clone().map(Stopper).map_err(Cause::System)?)
     }
 
     /// The counts of each event so far.
