@@ -148,9 +148,8 @@ impl RecordingBuilder {
         if events.is_empty() && probes.is_empty() && programs.is_empty() {
             return Err(Cause::Nothing.into());
         }
-        let facts = Arc::new(Facts::running()?);
-        let selection = Selection::new(&self.request, Arc::clone(&facts))?;
-        Ok(SelectedRecording { builder: self, selection, facts })
+        let selection = Selection::new(&self.request, Arc::new(Facts::running()?))?;
+        Ok(SelectedRecording { builder: self, selection })
     }
 }
 
@@ -160,7 +159,6 @@ impl RecordingBuilder {
 pub struct SelectedRecording {
     pub(super) builder: RecordingBuilder,
     pub(super) selection: Selection,
-    pub(super) facts: Arc<Facts>,
 }
 
 impl SelectedRecording {
@@ -169,7 +167,7 @@ impl SelectedRecording {
     /// # Errors
     /// The first error, in this order: processes, the command, the kernel's refusals. Nothing stays attached.
     pub fn attach(self) -> Result<Recording, RecordError> {
-        let Self { builder, selection, facts } = self;
+        let Self { builder, selection } = self;
         let RecordingBuilder { mut options, command, processes, whole_system, tgid, .. } = builder;
         for pid in &processes {
             options.pids.extend(threads_of(*pid)?);
@@ -182,7 +180,7 @@ impl SelectedRecording {
         if tgid {
             recorder.want_groups();
         }
-        Recording::new(recorder, facts, held)
+        Recording::new(recorder, held)
     }
 }
 

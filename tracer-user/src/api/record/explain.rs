@@ -24,9 +24,9 @@ impl SelectedRecording {
     /// # Errors
     /// The kernel refuses to make maps, or no code can be made. The text has the stages before that.
     pub fn explain(&mut self, text: &mut String, linked: bool) -> Result<(), RecordError> {
-        let Self { builder, selection, facts } = self;
+        let Self { builder, selection } = self;
         let mut plans = selection.try_hooks(builder.options.tracepoints_only)?.into_iter();
-        let mut out = Text(text);
+        let (mut out, facts) = (Text(text), selection.facts());
         for event in selection.events() {
             out.line(format_args!("event {} (id {})", event.format.full_name(), event.format.id));
             if !event.of_kernel && event.probes.is_empty() {

@@ -61,7 +61,6 @@ use crate::{
 #[must_use = "a recording ends when it is dropped"]
 pub struct Recording {
     recorder: Recorder,
-    facts: Arc<Facts>,
     /// Records in order that were taken from the rings and not returned yet.
     pending: VecDeque<Event>,
     command: Option<TracedCommand>,
@@ -151,7 +150,7 @@ impl Recording {
         RecordingBuilder::default()
     }
 
-    fn new(recorder: Recorder, facts: Arc<Facts>, command: Option<HeldCommand>) -> Result<Self, RecordError> {
+    fn new(recorder: Recorder, command: Option<HeldCommand>) -> Result<Self, RecordError> {
         let (stop, stopper) = UnixStream::pair().map_err(Cause::System)?;
         for stream in [&stop, &stopper] {
             stream.set_nonblocking(true).map_err(Cause::System)?;
@@ -159,7 +158,7 @@ impl Recording {
         recorder.waiter().add(&stop).map_err(|errno| Cause::System(errno.into()))?;
         let command = command.map(TracedCommand::Held);
         let pending = VecDeque::new();
-        Ok(Self { recorder, facts, pending, command, status: None, stop, stopper, summary: None })
+        Ok(Self { recorder, pending, command, status: None, stop, stopper, summary: None })
     }
 
     /// Passes the events and their hooks to the sink. Only the first call has an effect, and [`Recording::poll`] makes it
@@ -222,15 +221,15 @@ impl Recording {
     /// The events in order of time. The iterator blocks until the next event, and ends with the recording: after
     /// [`Stopper::stop`], [`Recording::stop`] or the end of the command.
     pub fn events(&mut self) -> impl Iterator<Item = Event> + '_ {
-        std::iter::from_fn(move || match self.receive(None) {
-            Received::Event(event) => Some(event),
-            Received::Timeout | Received::Ended => None,
-        })
+        self.events_until(None)
     }
 
     /// As [`Recording::events`], but ends when this time has passed. The recording continues.
     pub fn events_for(&mut self, time: Duration) -> impl Iterator<Item = Event> + '_ {
-        let end = Instant::now().checked_add(time);
+        self.events_until(Instant::now().checked_add(time))
+    }
+
+    fn events_until(&mut self, end: Option<Instant>) -> impl Iterator<Item = Event> + '_ {
         std::iter::from_fn(move || {
             if end.is_some_and(|end| Instant::now() >= end) {
                 return None;
@@ -268,7 +267,7 @@ impl Recording {
 
     /// Calls a function with the sink that collects the pending events.
     fn with_queue<T>(&mut self, act: impl FnOnce(&mut Self, &mut EventQueue<'_>) -> T) -> T {
-        let (mut events, facts) = (std::mem::take(&mut self.pending), Arc::clone(&self.facts));
+        let (mut events, facts) = (std::mem::take(&mut self.pending), Arc::clone(self.recorder.facts()));
         let result = act(self, &mut EventQueue { events: &mut events, facts: &facts });
         self.pending = events;
         result

@@ -31,6 +31,7 @@ use crate::{
             sessions::Attachments,
         },
         command::error::{CommandError, ErrorKind},
+        facts::Facts,
         instances::List,
         probes,
         records::{names::NameEvents, record_stream::RecordStream},
@@ -141,6 +142,11 @@ impl Recorder {
 
     fn session(&self) -> Option<&InstanceSession> {
         self.engine.attachments.session(InstanceId::TOP)
+    }
+
+    /// The facts of the kernel.
+    pub fn facts(&self) -> &Arc<Facts> {
+        &self.engine.facts
     }
 
     /// The number of attached events.

@@ -209,6 +209,11 @@ impl Selection {
         Ok(event)
     }
 
+    /// The facts of the kernel.
+    pub fn facts(&self) -> &Facts {
+        &self.engine.facts
+    }
+
     /// The events.
     pub fn events(&self) -> impl Iterator<Item = SelectedEvent<'_>> {
         let registry = &self.engine.registry;
