@@ -44,24 +44,6 @@ pub(crate) struct FunctionsLink {
     pub(super) _leases: Vec<Arc<SlotLease>>,
 }
 
-/// A link to a perf event. Its drop closes the link, and passes the event to a background thread behind all that these
-/// threads got before. So many links close soon, although the kernel closes one event after the other.
-#[derive(Debug)]
-pub(super) struct LinkBeforeEvent {
-    // In the order of closing.
-    _link: OwnedFd,
-    _event: LateEvent,
-}
-
-#[derive(Debug)]
-struct LateEvent(Option<OwnedFd>);
-
-impl Drop for LateEvent {
-    fn drop(&mut self) {
-        unlink::close_later(self.0.take());
-    }
-}
-
 impl Link {
     /// Links a program to a perf event.
     pub(super) fn perf(program: &Prog, event: PerfEvent) -> Result<Self, Cause> {
@@ -71,7 +53,7 @@ impl Link {
         let (event, held) = event.take().map_err(|errno| Cause::Hook(hook, errno))?;
         // The guard gets no link of this sort. It may not answer soon.
         if held.is_some() {
-            std::thread::spawn(move || drop(held));
+            unlink::close_later(held);
         }
         Ok(Self::Perf { link, event })
     }
@@ -84,12 +66,10 @@ impl Link {
         }
     }
 
-    /// The link and its perf event, for a background thread to close; `None` for a link without one.
-    pub(super) fn take_perf(&mut self) -> Option<LinkBeforeEvent> {
+    /// The link and its perf event, which the caller closes in this order; `None` for a link without one.
+    pub(super) fn take_perf(&mut self) -> Option<[OwnedFd; 2]> {
         match std::mem::replace(self, Self::None) {
-            Self::Perf { link, event } => {
-                Some(LinkBeforeEvent { _link: link, _event: LateEvent(Some(event)) })
-            }
+            Self::Perf { link, event } => Some([link, event]),
             other => {
                 *self = other;
                 None

@@ -7,7 +7,7 @@
 //!   is often enabled again soon.
 //! - **Resume** sets a program again.
 //! - **Detach** is the drop of an [`Attached`] or [`Parked`]. The link closes first, then the objects that it refers
-//!   to, and the slot is free last.
+//!   to, and the slot is free last: when no program runs at the old hook.
 //!
 //! A program can be replaced if hits reach it through an [`Entry`] or a place in a chain, or if it has no hook.
 //! [`Attached::set_program`] is the one place that checks this.
@@ -45,9 +45,9 @@ pub enum Dispatch {
     Gate,
 }
 
-/// An attached event, probe, relay or histogram. Dropping it detaches it: hits stop at once. A background thread
-/// closes the perf event of an event's own gate, and the link of a chain that has no consumer left
-/// ([`closed_since`](crate::attach::closed_since)). It then frees the slot.
+/// An attached event, probe, relay or histogram. Dropping it detaches it: hits stop at once. Background threads close
+/// the link and the perf event of a kernel probe with its own gate, and the link of a chain that has no consumer left
+/// ([`closed_since`](crate::attach::closed_since)). They then free the slot.
 #[derive(Debug)]
 pub struct Attached {
     // In the order of closing.
@@ -178,9 +178,9 @@ impl Drop for Attached {
             unlink::close_later((left, self.gate.take(), self.lease.take()));
         }
         if self.dispatch == Dispatch::Gate
-            && let Some(link) = self.link.take_perf()
+            && let Some([link, event]) = self.link.take_perf()
         {
-            unlink::close_later((link, self.gate.take(), self.lease.take()));
+            unlink::close_probe(link, event, (self.gate.take(), self.lease.take()));
         }
     }
 }

@@ -4,8 +4,9 @@
 //! for it uninterruptibly. A process can hold its own lock indefinitely. So a thread makes the links, and the caller
 //! can stop waiting for it ([`Job`](crate::attach::Job)). Background threads close the links.
 //!
-//! Closing a perf event of a kernel probe takes some 30 to 60 ms, during which the kernel holds `event_mutex`. These
-//! threads do that too ([`close_later`]).
+//! The kernel holds `event_mutex` while it closes a perf event of a probe: some 30 to 60 ms, and for a file until it gets
+//! each `mmap_lock`. So events close one after the other. Links need no such lock. At most two of the threads close
+//! events, and only while no link waits. An event without its link runs no program.
 
 use std::{
     any::Any,
@@ -19,6 +20,8 @@ use crate::{attach::Cause, sys::perf::event_mutex};
 
 /// Largest number of threads that close.
 const THREADS: usize = 32;
+/// Largest number of these threads that close perf events.
+const EVENT_THREADS: usize = 2;
 /// How long an idle thread stays.
 const IDLE: Duration = Duration::from_secs(1);
 
@@ -73,28 +76,59 @@ impl FileHook {
 
 impl Drop for FileHook {
     fn drop(&mut self) {
-        let is_event = self.is_event || self.fds.len() > 1;
-        CLOSER.close(Left { fds: std::mem::take(&mut self.fds), is_event, with: self.with.take() });
+        let has_event = self.is_event || self.fds.len() > 1;
+        let event = if has_event { self.fds.pop() } else { None };
+        let event = event.map(|event| ProbeEvent { event, of_file: true });
+        CLOSER.close(Left { link: self.fds.pop(), event, with: self.with.take() });
     }
 }
 
-/// Makes a background thread drop a value that closes a link or a perf event. The thread does not pause for tracers that open
-/// events, because the caller of [`closed_since`] waits for it.
+/// Makes a background thread drop a value that closes a link or a perf event. The thread does not pause for tracers
+/// that open events, because the caller of [`closed_since`] waits for it.
 pub(crate) fn close_later(with: impl Any + Send + Sync) {
-    CLOSER.close(Left { fds: Vec::new(), is_event: false, with: Some(Box::new(with)) });
+    CLOSER.close(Left { link: None, event: None, with: Some(Box::new(with)) });
 }
 
-/// Descriptors to close.
+/// Makes background threads close the link of a kernel probe, then its perf event, and then drop a value. Before Linux
+/// 6.13, only closing the event waits for programs that run at the probe.
+pub(crate) fn close_probe(link: OwnedFd, event: OwnedFd, with: impl Any + Send + Sync) {
+    let event = ProbeEvent { event, of_file: false };
+    CLOSER.close(Left { link: Some(link), event: Some(event), with: Some(Box::new(with)) });
+}
+
+/// What a thread closes, in this order.
 struct Left {
-    fds: Vec<OwnedFd>,
-    /// Whether one is a perf event.
-    is_event: bool,
+    link: Option<OwnedFd>,
+    event: Option<ProbeEvent>,
     with: Option<Box<dyn Any + Send + Sync>>,
+}
+
+/// The perf event of a probe.
+struct ProbeEvent {
+    event: OwnedFd,
+    /// Whether closing it can block without a limit.
+    of_file: bool,
+}
+
+impl Left {
+    /// Closes the event, and drops the value.
+    fn end(self) {
+        if let Some(ProbeEvent { event, of_file }) = self.event {
+            let held = of_file.then(event_mutex::hold);
+            drop(event);
+            drop(held);
+        }
+        drop(self.with);
+    }
 }
 
 struct State {
     next: u64,
     waiting: VecDeque<(u64, Left)>,
+    /// Entries whose link is closed and whose event is not.
+    events: VecDeque<(u64, Left)>,
+    /// Number of threads that close events.
+    event_threads: usize,
     /// Numbers of the entries that are not closed yet.
     open: BTreeSet<u64>,
     threads: usize,
@@ -111,6 +145,8 @@ static CLOSER: Closer = Closer {
     state: Mutex::new(State {
         next: 0,
         waiting: VecDeque::new(),
+        events: VecDeque::new(),
+        event_threads: 0,
         open: BTreeSet::new(),
         threads: 0,
         idle: 0,
@@ -118,6 +154,13 @@ static CLOSER: Closer = Closer {
     more: Condvar::new(),
     closed: Condvar::new(),
 };
+
+impl State {
+    /// Number of entries that further threads would take at this moment.
+    fn ready(&self) -> usize {
+        self.waiting.len() + self.events.len().min(EVENT_THREADS.saturating_sub(self.event_threads))
+    }
+}
 
 impl Closer {
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -129,8 +172,10 @@ impl Closer {
         let number = state.next;
         state.next += 1;
         state.open.insert(number);
-        state.waiting.push_back((number, left));
-        if state.waiting.len() <= state.idle {
+        let is_event = left.link.is_none() && left.event.is_some();
+        let queue = if is_event { &mut state.events } else { &mut state.waiting };
+        queue.push_back((number, left));
+        if state.ready() <= state.idle {
             self.more.notify_one();
         } else if state.threads < THREADS {
             let thread = std::thread::Builder::new().name("unlink".to_owned());
@@ -144,28 +189,44 @@ impl Closer {
     fn work(&self) {
         let mut state = self.lock();
         loop {
-            if let Some((number, left)) = state.waiting.pop_front() {
+            if let Some((number, mut left)) = state.waiting.pop_front() {
                 drop(state);
-                let Left { fds, is_event, with } = left;
-                let held = is_event.then(event_mutex::hold);
-                // One after the other: a link refers to its event.
-                fds.into_iter().for_each(drop);
-                drop(held);
-                drop(with);
+                drop(left.link.take());
+                if left.event.is_some() {
+                    state = self.lock();
+                    state.events.push_back((number, left));
+                } else {
+                    left.end();
+                    state = self.lock();
+                    self.note_closed(&mut state, number);
+                }
+                continue;
+            }
+            if state.event_threads < EVENT_THREADS
+                && let Some((number, left)) = state.events.pop_front()
+            {
+                state.event_threads += 1;
+                drop(state);
+                left.end();
                 state = self.lock();
-                state.open.remove(&number);
-                self.closed.notify_all();
+                state.event_threads -= 1;
+                self.note_closed(&mut state, number);
                 continue;
             }
             state.idle += 1;
             let (again, waited) = self.more.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
             state = again;
             state.idle -= 1;
-            if waited.timed_out() && state.waiting.is_empty() {
+            if waited.timed_out() && state.ready() == 0 {
                 state.threads -= 1;
                 return;
             }
         }
+    }
+
+    fn note_closed(&self, state: &mut State, number: u64) {
+        state.open.remove(&number);
+        self.closed.notify_all();
     }
 }
 
@@ -205,6 +266,12 @@ pub fn closed_since(Moment(since): Moment, limit: Duration) -> bool {
 mod tests {
     use std::sync::mpsc::channel;
 
+    use rustix::{
+        event::{PollFd, PollFlags, poll},
+        pipe::{PipeFlags, pipe_with},
+        time::Timespec,
+    };
+
     use super::*;
 
     /// Blocks in its drop.
@@ -231,5 +298,33 @@ mod tests {
         assert!(!closed_since(before, Duration::from_millis(10)));
         drop(go);
         assert!(closed_since(before, Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn events_of_probes_close_after_their_links_and_hold_no_link_up() {
+        let before = now();
+        let events: Vec<_> = (0..2 * THREADS)
+            .map(|_| {
+                let [(link, link_end), (event, event_end)] =
+                    [(); 2].map(|()| pipe_with(PipeFlags::CLOEXEC).unwrap());
+                let (go, gone) = channel();
+                close_probe(link_end, event_end, std::sync::Mutex::new(Slow(gone)));
+                (link, event, go)
+            })
+            .collect();
+        // The read end of a pipe is ready once the other end is closed.
+        let closes = |read: &OwnedFd| {
+            let limit = Timespec { tv_sec: 60, tv_nsec: 0 };
+            poll(&mut [PollFd::new(read, PollFlags::IN)], Some(&limit)).unwrap() == 1
+        };
+        assert!(events.iter().all(|(link, ..)| closes(link)));
+        // Threads that close events wait for the values that are kept until these are closed.
+        assert!(CLOSER.lock().event_threads <= EVENT_THREADS);
+        let then = now();
+        close_later(());
+        assert!(closed_since(then, Duration::from_secs(60)));
+        let events: Vec<_> = events.into_iter().map(|(_, event, _)| event).collect();
+        assert!(closed_since(before, Duration::from_secs(60)));
+        assert!(events.iter().all(closes));
     }
 }
