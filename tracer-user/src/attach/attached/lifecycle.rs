@@ -15,7 +15,7 @@
 use std::{os::fd::OwnedFd, sync::Arc};
 
 use super::{
-    chain::{ChainPlace, close_together},
+    chain::{ChainPlace, LeftPoint, close_together},
     entry::{self, Entry, OwnGate},
 };
 use crate::{
@@ -205,12 +205,14 @@ impl Parked {
     }
 }
 
-/// Detaches parked events, and returns when no hit runs a program of theirs. The links of tracepoints without another
-/// consumer are closed in parallel, because the kernel waits for all CPUs at each. Their slots are free after that. Perf
-/// events without a link have no effect. A thread closes them one by one, and until then they can be used again.
+/// Detaches parked events. Returns when no hit runs a program of those at tracepoints, which frees their slots: the
+/// links of tracepoints without another consumer are closed in parallel, because the kernel waits for all CPUs at each.
+/// Perf events without a link have no effect. A thread closes them one by one, and until then they can be used again.
+/// Background threads close the links of probes.
 pub fn detach_parked(mut parked: Vec<Parked>) {
     let chains = parked.iter_mut().filter_map(|Parked(attached)| attached.chain.take());
-    close_together(chains.filter_map(|chain| chain.leave()).collect());
+    let mut left: Vec<LeftPoint> = chains.filter_map(|chain| chain.leave()).collect();
+    close_together(&mut left);
 }
 
 /// Detaches events for good. Their perf events are closed while no tracer opens any, which can take seconds.

@@ -6,11 +6,11 @@
 //! has nothing to close when the tracer ends. The guard then closes links in parallel and events one by one, and pauses
 //! while other tracers enable events. While the tracer lives, the guard sleeps.
 //!
-//! Messages on the socket to the guard begin with a byte that says what they ask ([`Message`]). Numbers follow. The guard
-//! answers with one byte once it has released descriptors. Only then this process closes its own: so the guard never
-//! closes the last descriptor of a link or event, which takes the kernel long, and a link that was closed has no effect
-//! any more. If the guard does not answer in time, this process closes the socket, and the guard ends. Slots whose links it
-//! may still hold stay in use.
+//! Messages on the socket to the guard begin with a byte that says what they ask ([`Message`]). Numbers follow. The
+//! guard answers with one byte once it has released descriptors. Only then this process closes its own: so the guard
+//! never closes the last descriptor of a link or event, which takes the kernel long, and a link that was closed has no
+//! effect any more. If the guard does not answer in time, this process closes the socket, and the guard ends. Slots
+//! whose links it may still hold stay in use.
 //!
 //! The end of the socket means that the other process has ended.
 //!
@@ -226,7 +226,7 @@ impl Guard {
     pub fn hand_over(&self, events: Vec<OwnedFd>) -> Vec<OwnedFd> {
         let numbered: Vec<(u32, BorrowedFd<'_>)> =
             events.iter().map(|event| (self.next(), event.as_fd())).collect();
-        let taken = !self.is_gone() && self.is_sent(send_all(&self.socket, &numbered).map(|()| 0)).is_some();
+        let taken = !self.is_gone() && numbered.chunks(BATCH).all(|part| self.hold(part).is_some());
         if taken { Vec::new() } else { events }
     }
 }
@@ -241,6 +241,11 @@ impl HeldDescriptors {
     pub(crate) fn without_link(mut self) -> Self {
         self.has_link = false;
         self
+    }
+
+    /// Whether the guard also holds the link.
+    pub(crate) fn has_link(&self) -> bool {
+        self.has_link
     }
 
     /// Whether the guard closes the event ([`Guard::leave`]).
@@ -320,10 +325,6 @@ pub(crate) fn guard<'a>(guard: &Arc<Guard>, events: impl Iterator<Item = Unguard
 /// When the socket's other end is closed.
 pub fn hand_over(socket: &OwnedFd, events: &[OwnedFd]) -> Result<(), Errno> {
     let numbered: Vec<(u32, BorrowedFd<'_>)> = (0..).zip(events.iter().map(AsFd::as_fd)).collect();
-    send_all(socket, &numbered)
-}
-
-fn send_all(socket: &OwnedFd, numbered: &[(u32, BorrowedFd<'_>)]) -> Result<(), Errno> {
     numbered.chunks(BATCH).try_for_each(|part| send_held(socket, part).map(drop))
 }
 

@@ -2,8 +2,8 @@
 //!
 //! To close a perf tracepoint's descriptors, the kernel waits for all CPUs twice. At the link to a program, many
 //! closers can wait together ([`super::links`]). At the event itself, the kernel holds a lock for some 30 ms each, and
-//! every enable and disable of an event needs this lock. Without its link an event has no effect. So links are closed at
-//! once, and events later, while no tracer opens many.
+//! every enable and disable of an event needs this lock. Without its link an event has no effect. So links are closed
+//! at once, and events later, while no tracer opens many.
 
 use std::{fs::File, time::Duration};
 

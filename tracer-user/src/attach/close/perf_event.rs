@@ -101,8 +101,8 @@ impl Unused {
     }
 }
 
-/// Takes an unused event of a tracepoint. This is quicker than to open one, and it limits the unused events while events
-/// are enabled and disabled again and again.
+/// Takes an unused event of a tracepoint. This is quicker than to open one, and it limits the unused events while
+/// events are enabled and disabled again and again.
 pub(crate) fn reuse(id: u16) -> Option<PerfEvent> {
     UNUSED.lock().take(id).map(|unused| PerfEvent(Some(unused)))
 }

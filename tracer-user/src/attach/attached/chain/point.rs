@@ -63,9 +63,9 @@ pub(super) struct Consumer {
     program: Option<Arc<Prog>>,
 }
 
-/// The link, gate and slot of a tracepoint whose last consumer left. They are dropped in this order, and the drop waits for
-/// the guard and the kernel. Only for a link that [`LeftPoint::into_perf`] gives away the slot is free before it is
-/// closed. [`close_together`] drops many.
+/// The link, gate and slot of a tracepoint whose last consumer left. They are dropped in this order, and the drop waits
+/// for the guard and the kernel. Only for a link that [`LeftPoint::into_perf`] gives away the slot is free before it is
+/// closed. [`close_together`] closes the links of many.
 #[derive(Debug)]
 pub(crate) struct LeftPoint {
     link: Option<PointLink>,
@@ -84,9 +84,10 @@ impl LeftPoint {
         }
     }
 
-    fn held(&self) -> Option<&HeldDescriptors> {
+    /// What the guard holds, if the link is part of it.
+    fn held_link(&self) -> Option<&HeldDescriptors> {
         match &self.link {
-            Some(PointLink::Perf { held, .. }) => held.as_ref(),
+            Some(PointLink::Perf { held: Some(held), .. }) => Some(held).filter(|held| held.has_link()),
             _ => None,
         }
     }
@@ -99,14 +100,8 @@ impl LeftPoint {
 
 impl Drop for LeftPoint {
     fn drop(&mut self) {
-        close_links_of(std::slice::from_mut(self));
+        close_together(std::slice::from_mut(self));
     }
-}
-
-/// Closes the links of tracepoints, many at once, and then frees their slots. A thread closes their perf events later,
-/// which have no effect by then.
-pub(crate) fn close_together(mut left: Vec<LeftPoint>) {
-    close_links_of(&mut left);
 }
 
 /// The link of a perf tracepoint, which is closed first, and the event.
@@ -116,33 +111,33 @@ struct PerfLink {
     _event: PerfEvent,
 }
 
-fn close_links_of(left: &mut [LeftPoint]) {
-    let is_released = guard::release_links(left.iter().filter_map(LeftPoint::held));
-    let (mut perf_links, mut raw_links) = (Vec::new(), Vec::new());
+/// Closes the links of tracepoints, many at once, and waits until no program runs there. Then the slots can be free. A
+/// thread closes the perf events later, which have no effect by then.
+pub(crate) fn close_together(left: &mut [LeftPoint]) {
+    let is_released = guard::release_links(left.iter().filter_map(LeftPoint::held_link));
+    let (mut perf_links, mut held_links, mut raw_links) = (Vec::new(), Vec::new(), Vec::new());
     for point in left {
+        let is_free = is_released || point.held_link().is_none();
         match point.link.take() {
-            Some(PointLink::Perf { id, held, link, event }) => {
-                let is_free = held.is_none() || is_released;
-                if !is_free {
-                    point.keep_slot();
-                }
-                let event = if is_free {
-                    PerfEvent::of_tracepoint(id, event, held.map(HeldDescriptors::without_link))
-                } else {
-                    PerfEvent::new(event)
-                };
+            Some(PointLink::Perf { id, held, link, event }) if is_free => {
+                let event = PerfEvent::of_tracepoint(id, event, held.map(HeldDescriptors::without_link));
                 perf_links.push(PerfLink { _link: link, _event: event });
+            }
+            Some(PointLink::Perf { link, event, .. }) => {
+                point.keep_slot();
+                held_links.push(PerfLink { _link: link, _event: PerfEvent::new(event) });
             }
             Some(PointLink::Raw { link }) => raw_links.push(link),
             None => {}
         }
     }
-    if perf_links.is_empty() && raw_links.is_empty() {
+    if perf_links.is_empty() && held_links.is_empty() && raw_links.is_empty() {
         return;
     }
     // Closing these takes the kernel less than a millisecond each.
     drop(raw_links);
     close_links(perf_links);
+    close_links(held_links);
     // Before Linux 6.13, closing a link does not wait for programs that run at the old hook.
     if let Err(errno) = wait_for_programs() {
         tracing::debug!("programs at closed hooks: {errno}");
@@ -274,15 +269,17 @@ impl Point {
         self.link = Some(match attach_point {
             AttachPoint::Tracepoint(id) => {
                 let event = opened.unwrap_or_else(|| tracepoint::open(*id))?;
-                let (event, held) = event.take().map_err(tracepoint::not_opened)?;
+                let fd = event.fd().map_err(tracepoint::not_opened)?;
                 let cookie = tracer_abi::cookie(self.slot().get(), *id);
                 let link = if shares_gate {
-                    table.link_perf(cookie, event.as_fd())?
+                    table.link_perf(cookie, fd)?
                 } else {
                     let gate = self.gate.insert(table.own_gate(self.lease.slot())?);
-                    let link = gate.program().link_perf_event(event.as_fd(), cookie);
+                    let link = gate.program().link_perf_event(fd, cookie);
                     link.map_err(|errno| Cause::Hook("link to the perf event (5.15 and later)", errno))?
                 };
+                // Without a link, a thread closes the event and waits for the guard.
+                let (event, held) = event.take().map_err(tracepoint::not_opened)?;
                 PointLink::Perf { id: *id, held, link, event }
             }
             AttachPoint::RawTracepoint(name) => {
