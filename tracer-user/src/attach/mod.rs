@@ -34,7 +34,7 @@ pub use attached::hist::{
 pub use attached::lifecycle::{Attached, Dispatch, Parked, Planned, detach_all, detach_late, detach_parked};
 pub use attached::relay::{Relayed, relayed};
 pub use close::guard::{DETACH_MAX, Guard, INLINE_CLOSE_MAX, hand_over, hold};
-pub use close::links::links_at_a_time;
+pub use close::links::Pace;
 pub use close::opening::{CloseThrottle, LOCK_FILE, Opening, close};
 pub use close::perf_event::{PerfEvent, take_unused};
 pub use close::unlink::{Moment, close_files, closed_since, now as moment};

@@ -198,6 +198,15 @@ impl Parked {
         &self.0.point
     }
 
+    /// Whether a link closes if the event is detached and its hook has no other consumer: a link for whose close the
+    /// kernel waits, and to which [`Pace`](crate::attach::Pace) applies.
+    pub fn has_perf_link(&self) -> bool {
+        matches!(
+            self.0.point,
+            AttachPoint::Tracepoint(_) | AttachPoint::Kprobe(_) | AttachPoint::Kretprobe(_)
+        )
+    }
+
     /// Detaches the event. For a perf tracepoint that is not left to the guard and has no other consumer, returns the
     /// link and the event, which the caller closes in this order.
     fn take_apart(mut self) -> Option<[OwnedFd; 2]> {

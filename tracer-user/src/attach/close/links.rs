@@ -1,15 +1,12 @@
 //! Closing links of perf events.
 //!
-//! To close one, the kernel waits for a grace period of RCU Tasks Trace (`perf_event_detach_bpf_prog()`): 20 to 40 ms, or
-//! more on a busy machine. Links that are closed at the same time wait together. Kernels between the commits
+//! To close one, the kernel waits for a grace period of RCU Tasks Trace (`perf_event_detach_bpf_prog()`): 20 to 40 ms,
+//! or more on a busy machine. Links that are closed at the same time wait together. Kernels between the commits
 //! ef1b808e3b7c and ca3c4f646a9f (6.13, and stable kernels before it) hold `bpf_event_mutex` meanwhile. They close one
 //! link after the other, and a process that attaches a program to a perf event waits in the same queue.
 
 use std::{
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Mutex, MutexGuard, PoisonError},
     thread::Builder,
     time::{Duration, Instant},
 };
@@ -18,35 +15,83 @@ use std::{
 const THREADS: usize = 256;
 /// Bytes of such a thread's stack.
 const STACK: usize = 128 << 10;
-/// Number of links by which the pace is found, and of threads that close them.
+/// Number of links that are closed at a time where others may have to wait for them.
 const TRIAL: usize = 16;
+/// Number of links by which the pace is found.
+const ENOUGH: usize = 8;
 /// Number of threads where the kernel closes one link after the other.
 const FEW: usize = 4;
 /// A close that takes less has not waited.
 const NO_WAIT: Duration = Duration::from_millis(1);
 
-/// The number of threads, by what the kernel did last.
-static PACE: AtomicUsize = AtomicUsize::new(TRIAL);
+/// What the kernel did last.
+static PACE: Mutex<Pace> = Mutex::new(Pace::Unknown);
 
 /// When closing a link began and ended.
 type Span = (Instant, Instant);
 
-/// How many links a caller closes at a time that must not hold up others: `None` for any number, where the kernel closes
-/// links together.
-pub fn links_at_a_time() -> Option<usize> {
-    (PACE.load(Ordering::Relaxed) < THREADS).then_some(TRIAL)
+/// How the kernel closes links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// Too few were closed to know.
+    Unknown,
+    /// One after the other. Whoever makes a link waits, too.
+    OneByOne,
+    /// All that wait for the same grace period.
+    Together,
 }
 
-/// Closes links by dropping them, with as many threads as the kernel can close links together.
-pub(crate) fn close_links<T: Send>(mut links: Vec<T>) {
-    while !links.is_empty() {
-        let count = links_at_a_time().unwrap_or(links.len());
-        let part = links.split_off(links.len().saturating_sub(count));
-        match are_together(close_with(PACE.load(Ordering::Relaxed), part)) {
-            Some(true) => PACE.store(THREADS, Ordering::Relaxed),
-            Some(false) => PACE.store(FEW, Ordering::Relaxed),
-            None => {}
+impl Pace {
+    /// By the links that this process closed last.
+    pub fn now() -> Self {
+        *lock(&PACE)
+    }
+
+    /// How many links are closed at a time.
+    pub fn links_at_a_time(self) -> usize {
+        match self {
+            Self::Unknown | Self::OneByOne => TRIAL,
+            Self::Together => THREADS,
         }
+    }
+
+    fn threads(self) -> usize {
+        match self {
+            Self::Unknown => TRIAL,
+            Self::OneByOne => FEW,
+            Self::Together => THREADS,
+        }
+    }
+
+    /// The pace after links were closed in parallel.
+    fn after(self, spans: Vec<Span>) -> Self {
+        match are_together(spans) {
+            Some(true) => Self::Together,
+            Some(false) => Self::OneByOne,
+            None => self,
+        }
+    }
+}
+
+/// Closes links by dropping them, with as many threads as the kernel can close links together. No other process may
+/// hold the links.
+pub(crate) fn close_links<T: Send>(links: Vec<T>) {
+    close_in_parts(links, |spans| {
+        let mut pace = lock(&PACE);
+        *pace = pace.after(spans);
+    });
+}
+
+/// As [`close_links`], for links that another process may hold. Such a close does not tell how the kernel closes links.
+pub(crate) fn close_unmeasured<T: Send>(links: Vec<T>) {
+    close_in_parts(links, drop);
+}
+
+fn close_in_parts<T: Send>(mut links: Vec<T>, measure: impl Fn(Vec<Span>)) {
+    while !links.is_empty() {
+        let pace = Pace::now();
+        let part = links.split_off(links.len().saturating_sub(pace.links_at_a_time()));
+        measure(close_with(pace.threads(), part));
     }
 }
 
@@ -80,67 +125,98 @@ fn close_with<T: Send>(threads: usize, values: Vec<T>) -> Vec<Span> {
     spans.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the kernel closed links together; `None` if there are too few to know. Those that waited for the same grace
-/// period end at about the same time, on a busy machine as well. Where each link has its own, none ends sooner after
-/// the one before than a grace period takes.
-fn are_together(spans: Vec<Span>) -> Option<bool> {
-    if spans.len() < TRIAL {
+/// Whether the kernel closed links together; `None` if too few waited to know. Those that waited for the same grace
+/// period end at about the same time, on a busy machine as well. Where each link has its own, the gaps between their
+/// ends add up to the whole time. The median gap stands for all, because single closes need not wait, and a thread can
+/// be late.
+fn are_together(mut spans: Vec<Span>) -> Option<bool> {
+    let closed = spans.len();
+    if closed < ENOUGH {
         return None;
     }
-    let shortest = spans.iter().map(|(start, end)| *end - *start).min()?;
+    spans.retain(|(start, end)| *end - *start >= NO_WAIT);
+    if 2 * spans.len() < closed {
+        return Some(true);
+    }
+    if spans.len() < ENOUGH {
+        return None;
+    }
+    let start = spans.iter().map(|(start, _)| *start).min()?;
     let mut ends: Vec<Instant> = spans.into_iter().map(|(_, end)| end).collect();
     ends.sort_unstable();
-    let gaps = ends.iter().zip(ends.iter().skip(1)).map(|(one, next)| *next - *one);
-    let short = gaps.filter(|gap| *gap < shortest / 4).count();
-    Some(shortest < NO_WAIT || 2 * short > ends.len())
+    ends.truncate(TRIAL);
+    let mut gaps: Vec<Duration> =
+        ends.iter().zip(ends.iter().skip(1)).map(|(one, next)| *next - *one).collect();
+    gaps.sort_unstable();
+    let median = *gaps.get(gaps.len() / 2)?;
+    let gaps_in_all = median * u32::try_from(ends.len()).ok()?;
+    Some(3 * gaps_in_all < *ends.last()? - start)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, thread::sleep};
+    use std::sync::Arc;
 
     use super::*;
 
-    /// Waits in its drop as the kernel does, for a lock if there is one.
-    struct Link(Duration, Option<Arc<Mutex<()>>>);
-
-    impl Drop for Link {
-        fn drop(&mut self) {
-            let _held = self.1.as_deref().map(lock);
-            sleep(self.0);
-        }
-    }
-
-    #[test]
-    fn links_that_the_kernel_closes_together_are_told_from_others() {
-        let wait = Duration::from_millis(40);
-        let mutex = Arc::new(Mutex::new(()));
-        let together = |links| are_together(close_with(TRIAL, links));
-        assert_eq!(together((0..2 * TRIAL).map(|_| Link(wait, None)).collect()), Some(true));
-        assert_eq!(together((0..TRIAL).map(|_| Link(wait, Some(Arc::clone(&mutex)))).collect()), Some(false));
-        assert_eq!(together((0..TRIAL).map(|_| Link(Duration::ZERO, None)).collect()), Some(true));
-        assert_eq!(together((1..TRIAL).map(|_| Link(Duration::ZERO, None)).collect()), None);
+    /// Closes that begin at once, and end after these milliseconds.
+    fn closes(ends: impl IntoIterator<Item = u64>) -> Vec<Span> {
+        let begin = Instant::now();
+        ends.into_iter().map(|end| (begin, begin + Duration::from_millis(end))).collect()
     }
 
     #[test]
     fn grace_periods_of_a_busy_machine_are_told_apart() {
-        let begin = Instant::now();
-        let spans = |end: &dyn Fn(u64) -> u64| {
-            let at = |ms| begin + Duration::from_millis(ms);
-            (0..16).map(|n| (at(n), at(end(n)))).collect::<Vec<Span>>()
-        };
+        let is_together = |ends: &dyn Fn(u64) -> u64| are_together(closes((1..=16).map(ends)));
+        assert_eq!(is_together(&|_| 40), Some(true));
         // Threads wake up one after the other; some wait for the next grace period.
-        assert_eq!(are_together(spans(&|n| 300 + 5 * n)), Some(true));
-        assert_eq!(are_together(spans(&|n| if n % 3 == 0 { 400 + n } else { 200 + n })), Some(true));
-        // Grace periods of 20 to 60 ms.
-        assert_eq!(are_together(spans(&|n| 20 + 40 * n + 20 * (n % 2))), Some(false));
+        assert_eq!(is_together(&|n| 300 + 5 * n), Some(true));
+        assert_eq!(is_together(&|n| if n % 3 == 0 { 400 + n } else { 200 + n }), Some(true));
+        assert_eq!(is_together(&|n| 30 * n.div_ceil(4)), Some(true));
+        // Grace periods of 20 to 60 ms, one of which takes long.
+        assert_eq!(is_together(&|n| 40 * n), Some(false));
+        assert_eq!(is_together(&|n| 40 * n + 20 * (n % 2)), Some(false));
+        assert_eq!(is_together(&|n| 40 * n + if n > 7 { 300 } else { 0 }), Some(false));
+        // Many at once, in several grace periods.
+        assert_eq!(are_together(closes((0..256).map(|n| 30 + 30 * (n / 64) + n / 16))), Some(true));
+        assert_eq!(are_together(closes((1..=256).map(|n| 30 * n))), Some(false));
+    }
+
+    #[test]
+    fn links_that_do_not_wait_tell_nothing_about_those_that_do() {
+        // One of them or a few.
+        assert_eq!(are_together(closes((0..16).map(|n| 40 * n))), Some(false));
+        assert_eq!(are_together(closes((0..16).map(|n: u64| 40 * n.saturating_sub(6)))), Some(false));
+        assert_eq!(are_together(closes((0..16).map(|n| if n < 6 { 0 } else { 40 }))), Some(true));
+        assert_eq!(are_together(closes((0..8).map(|n| 40 * n))), None);
+        // No link of this kernel waits.
+        assert_eq!(are_together(closes([0; 16])), Some(true));
+    }
+
+    #[test]
+    fn the_pace_follows_the_kernel() {
+        let few = || closes((1..ENOUGH as u64).map(|n| 40 * n));
+        let one_by_one = || closes((1..=ENOUGH as u64).map(|n| 40 * n));
+        let together = || closes([40; ENOUGH]);
+        assert_eq!(Pace::Unknown.after(few()), Pace::Unknown);
+        assert_eq!(Pace::Unknown.after(one_by_one()), Pace::OneByOne);
+        assert_eq!(Pace::Unknown.after(together()), Pace::Together);
+        assert_eq!(Pace::OneByOne.after(few()), Pace::OneByOne);
+        assert_eq!(Pace::OneByOne.after(together()), Pace::Together);
+        assert_eq!(Pace::Together.after(few()), Pace::Together);
+        assert_eq!(Pace::Together.after(one_by_one()), Pace::OneByOne);
+        // With the threads and links of each pace there are enough to leave it.
+        for pace in [Pace::Unknown, Pace::OneByOne, Pace::Together] {
+            assert!(pace.links_at_a_time() >= ENOUGH && pace.threads() <= pace.links_at_a_time());
+        }
     }
 
     #[test]
     fn all_are_closed() {
         let count = Arc::new(());
-        close_with(FEW, (0..100).map(|_| Arc::clone(&count)).collect());
+        assert_eq!(close_with(FEW, (0..100).map(|_| Arc::clone(&count)).collect()).len(), 100);
         close_links((0..100).map(|_| Arc::clone(&count)).collect());
+        close_unmeasured((0..100).map(|_| Arc::clone(&count)).collect());
         assert_eq!(Arc::strong_count(&count), 1);
     }
 }

@@ -4,9 +4,9 @@
 //! for it uninterruptibly. A process can hold its own lock indefinitely. So a thread makes the links, and the caller
 //! can stop waiting for it ([`Job`](crate::attach::Job)). Background threads close the links.
 //!
-//! The kernel holds `event_mutex` while it closes a perf event of a probe: some 30 to 60 ms, and for a file until it gets
-//! each `mmap_lock`. So events close one after the other. Links need no such lock. At most two of the threads close
-//! events, and only while no link waits. An event without its link runs no program.
+//! The kernel holds `event_mutex` while it closes a perf event of a probe: some 30 to 60 ms, and for a file until it
+//! gets each `mmap_lock`. So events close one after the other. Links need no such lock. At most two of the threads
+//! close events, and only while no link waits. An event without its link runs no program.
 
 use std::{
     any::Any,

@@ -1,14 +1,15 @@
 //! Events that were disabled a moment ago.
 //!
 //! An event is often enabled again soon after it was disabled. So it stays parked on its hook for a second, where a hit
-//! costs the gate's few instructions. Then a thread detaches it, together with all others that are due. One thread serves
+//! costs the gate's few instructions. Then a thread detaches it, together with others that are due. One thread serves
 //! all sessions, because many links close in hardly more time than one.
 //!
-//! Some kernels (6.1, 6.6 and 6.12 among them) close one link after the other, and meanwhile hold a mutex that every new
-//! link needs. There the thread detaches few events together, and pauses while a tracer enables many.
+//! Some kernels (6.1, 6.6 and 6.12 among them) close one link after the other, and meanwhile hold a mutex that every
+//! new link needs. There the thread detaches few events together, and pauses while a tracer enables many.
 
 use std::{
     collections::{HashMap, HashSet},
+    io,
     sync::{
         Condvar, LazyLock, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -17,42 +18,63 @@ use std::{
 };
 
 use crate::{
-    attach::{self, CloseThrottle, Parked},
+    attach::{self, CloseThrottle, Pace, Parked},
     event::EventId,
 };
 
-/// How long a disabled event stays parked.
-const PARKED: Duration = Duration::from_secs(1);
-/// How long the end of a session waits for its events that are being detached.
-const END: Duration = Duration::from_secs(1);
-
 /// Detaches the parked events of all sessions.
-static DETACHER: LazyLock<Detacher<Parked>> =
-    LazyLock::new(|| Detacher::new(PARKED, pause, attach::detach_parked));
+static DETACHER: LazyLock<Detacher<Parked>> = LazyLock::new(|| {
+    Detacher::new(Policy {
+        parked: Duration::from_secs(1),
+        end: Duration::from_secs(1),
+        pause,
+        has_link: Parked::has_perf_link,
+        detach: attach::detach_parked,
+        spawn: Detacher::spawn,
+    })
+});
 
-/// Waits until events can be detached. Returns how many: while they are detached, they cannot be resumed.
+/// Waits until events can be detached. Returns how many links may close: while events are detached, they cannot be
+/// resumed.
 fn pause(throttle: &mut CloseThrottle) -> usize {
-    let Some(limit) = attach::links_at_a_time() else { return usize::MAX };
-    throttle.wait_for_openers();
-    limit
+    let pace = Pace::now();
+    if pace != Pace::Together {
+        throttle.wait_for_openers();
+    }
+    pace.links_at_a_time()
+}
+
+/// When and how events are detached.
+#[derive(Debug)]
+struct Policy<P: 'static> {
+    /// How long a disabled event stays parked.
+    parked: Duration,
+    /// How long the end of a session waits for its events that are being detached.
+    end: Duration,
+    pause: fn(&mut CloseThrottle) -> usize,
+    /// Whether a link closes with the last event of a hook.
+    has_link: fn(&P) -> bool,
+    detach: fn(Vec<P>),
+    /// Starts the thread, which calls [`Detacher::run`].
+    spawn: fn(&'static Detacher<P>) -> io::Result<()>,
 }
 
 /// The parked events of sessions. A thread detaches them after some time.
 #[derive(Debug)]
-struct Detacher<P> {
+struct Detacher<P: 'static> {
     state: Mutex<State<P>>,
     /// Signalled after events were detached.
     detached: Condvar,
-    /// How long an event stays parked.
-    parked: Duration,
-    pause: fn(&mut CloseThrottle) -> usize,
-    detach: fn(Vec<P>),
+    policy: Policy<P>,
 }
+
+/// A session's number and an event.
+type Key = (u64, EventId);
 
 #[derive(Debug)]
 struct State<P> {
-    /// By the number of the session and the event, with the time when it was disabled.
-    parked: HashMap<(u64, EventId), (Instant, P)>,
+    /// With the time when the event was disabled.
+    parked: HashMap<Key, (Instant, P)>,
     /// The sessions of the events that are being detached.
     detaching: HashSet<u64>,
     /// Whether the thread runs.
@@ -91,22 +113,22 @@ impl<P: Send> DeferredClose<P> {
         let parked = parked.map(|(_, (_, parked))| parked).collect();
         let is_detaching = |state: &mut State<P>| state.detaching.contains(session);
         // Later it goes on without them.
-        let _ = detacher.detached.wait_timeout_while(state, END, is_detaching);
+        let _ = detacher.detached.wait_timeout_while(state, detacher.policy.end, is_detaching);
         parked
     }
 
-    /// Parks events.
+    /// Parks events. Without a thread that would detach them, detaches them.
     pub(crate) fn add(&self, events: impl IntoIterator<Item = (EventId, P)>) {
         let now = Instant::now();
         let parked = events.into_iter().map(|(event, parked)| ((self.session, event), (now, parked)));
-        self.detacher.add(parked);
+        self.detacher.add(parked.collect());
     }
 }
 
 impl<P> Detacher<P> {
-    fn new(parked: Duration, pause: fn(&mut CloseThrottle) -> usize, detach: fn(Vec<P>)) -> Self {
+    fn new(policy: Policy<P>) -> Self {
         let state = State { parked: HashMap::new(), detaching: HashSet::new(), runs: false };
-        Self { state: Mutex::new(state), detached: Condvar::new(), parked, pause, detach }
+        Self { state: Mutex::new(state), detached: Condvar::new(), policy }
     }
 
     fn lock(&self) -> MutexGuard<'_, State<P>> {
@@ -115,30 +137,43 @@ impl<P> Detacher<P> {
 }
 
 impl<P: Send> Detacher<P> {
-    fn add(&'static self, events: impl Iterator<Item = ((u64, EventId), (Instant, P))>) {
+    fn add(&'static self, events: Vec<(Key, (Instant, P))>) {
+        let keys: Vec<Key> = events.iter().map(|(key, _)| *key).collect();
         let mut state = self.lock();
-        state.parked.extend(events);
-        if state.runs || state.parked.is_empty() {
-            return;
+        let mut dropped: Vec<_> =
+            events.into_iter().filter_map(|(key, event)| state.parked.insert(key, event)).collect();
+        if !state.runs && !state.parked.is_empty() {
+            match (self.policy.spawn)(self) {
+                Ok(()) => state.runs = true,
+                Err(error) => {
+                    tracing::warn!("disabled events do not stay parked: {error}");
+                    dropped.extend(keys.iter().filter_map(|key| state.parked.remove(key)));
+                }
+            }
         }
-        match std::thread::Builder::new().name("detach".to_owned()).spawn(|| self.run()) {
-            Ok(_) => state.runs = true,
-            Err(error) => tracing::warn!("no thread detaches disabled events yet: {error}"),
-        }
+        drop(state);
+        // Dropping one can take long.
+        drop(dropped);
+    }
+
+    fn spawn(&'static self) -> io::Result<()> {
+        std::thread::Builder::new().name("detach".to_owned()).spawn(|| self.run()).map(drop)
     }
 
     /// Detaches parked events until none is left.
     fn run(&self) {
+        let Policy { parked, pause, has_link, detach, .. } = self.policy;
         let mut throttle = CloseThrottle::default();
         while let Some(first) = self.first() {
-            let left = self.parked.saturating_sub(first.elapsed());
+            let left = parked.saturating_sub(first.elapsed());
             if !left.is_zero() {
                 std::thread::sleep(left);
+                throttle = CloseThrottle::default();
                 continue;
             }
-            let limit = (self.pause)(&mut throttle);
-            let due = self.lock().take_due(self.parked, limit);
-            (self.detach)(due);
+            let links = pause(&mut throttle);
+            let due = self.lock().take_due(parked, links, has_link);
+            detach(due);
             self.lock().detaching.clear();
             self.detached.notify_all();
         }
@@ -154,10 +189,17 @@ impl<P: Send> Detacher<P> {
 }
 
 impl<P> State<P> {
-    /// Takes up to this many events that were parked long enough.
-    fn take_due(&mut self, parked: Duration, limit: usize) -> Vec<P> {
-        let due: Vec<_> =
-            self.parked.extract_if(|_, (since, _)| since.elapsed() >= parked).take(limit).collect();
+    /// Takes events that were parked long enough: those of up to `links` hooks with a link, and all others.
+    fn take_due(&mut self, parked: Duration, links: usize, has_link: fn(&P) -> bool) -> Vec<P> {
+        let now = Instant::now();
+        let mut hooks = HashSet::new();
+        // An event has the same number in all sessions, which share its link.
+        let mut is_taken =
+            |event: EventId| hooks.contains(&event) || (hooks.len() < links && hooks.insert(event));
+        let is_due = |(_, event): &Key, (since, one): &mut (Instant, P)| {
+            now.saturating_duration_since(*since) >= parked && (!has_link(one) || is_taken(*event))
+        };
+        let due: Vec<(Key, (Instant, P))> = self.parked.extract_if(is_due).collect();
         self.detaching = due.iter().map(|((session, _), _)| *session).collect();
         due.into_iter().map(|(_, (_, parked))| parked).collect()
     }
@@ -170,82 +212,173 @@ mod tests {
     use super::*;
 
     const SHORT: Duration = Duration::from_millis(50);
-    const LONG: Duration = Duration::from_secs(60);
+    /// Longer than a test takes.
+    const LONG: Duration = Duration::from_secs(600);
+    /// For what happens soon.
+    const LIMIT: Duration = Duration::from_secs(60);
 
     /// The end of its receiver tells that it was detached; `delay` ends before that.
     #[derive(Debug)]
     struct Event {
         _end: Sender<()>,
         delay: Option<Receiver<()>>,
+        /// Is not locked when the event is dropped.
+        unlocked: Option<&'static Detacher<Event>>,
     }
 
     impl Drop for Event {
         fn drop(&mut self) {
+            assert!(self.unlocked.is_none_or(|detacher| detacher.state.try_lock().is_ok()));
             let _ = self.delay.as_ref().map(Receiver::recv);
         }
     }
 
     fn event() -> (Event, Receiver<()>) {
         let (event, end) = channel();
-        (Event { _end: event, delay: None }, end)
+        (Event { _end: event, delay: None, unlocked: None }, end)
     }
 
-    fn detacher(parked: Duration) -> &'static Detacher<Event> {
-        Box::leak(Box::new(Detacher::new(parked, |_| 2, drop)))
+    fn policy(parked: Duration) -> Policy<Event> {
+        Policy { parked, end: LONG, pause: |_| 2, has_link: |_| true, detach: drop, spawn: Detacher::spawn }
+    }
+
+    fn leak(policy: Policy<Event>) -> &'static Detacher<Event> {
+        Box::leak(Box::new(Detacher::new(policy)))
+    }
+
+    fn until(is: impl Fn() -> bool) {
+        let start = Instant::now();
+        while !is() {
+            assert!(start.elapsed() < LIMIT);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn is_detached(end: &Receiver<()>) -> bool {
+        end.try_recv() == Err(TryRecvError::Disconnected)
     }
 
     #[test]
-    fn events_of_all_sessions_are_detached_unless_they_are_taken() {
-        let detacher = detacher(SHORT);
+    fn events_of_all_sessions_are_detached() {
+        let detacher = leak(policy(SHORT));
         let sessions = [DeferredClose::of(detacher), DeferredClose::of(detacher)];
         let ids = [1, 2, 3].map(EventId::new);
-        let mut ends = Vec::new();
         let start = Instant::now();
+        let mut ends = Vec::new();
         for session in &sessions {
             let (events, receivers): (Vec<_>, Vec<_>) = ids.iter().map(|_| event()).unzip();
             session.add(ids.into_iter().zip(events));
-            ends.push(receivers);
+            ends.extend(receivers);
         }
-        let taken = sessions[0].take(ids[1]).unwrap();
-        assert!(sessions[0].take(ids[1]).is_none());
-        for (session, event) in [(0, 0), (0, 2), (1, 0), (1, 1), (1, 2)] {
-            assert!(ends[session][event].recv_timeout(LONG).is_err());
-        }
-        assert!(start.elapsed() >= SHORT);
-        assert_eq!(ends[0][1].try_recv(), Err(TryRecvError::Empty));
+        assert!(ends.iter().all(|end| end.recv_timeout(LIMIT).is_err()));
+        assert!(ends.iter().all(is_detached) && start.elapsed() >= SHORT);
         // The thread has ended, and another begins.
-        while detacher.lock().runs {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        sessions[0].add([(ids[1], taken)]);
-        assert!(ends[0][1].recv_timeout(LONG).is_err());
+        until(|| !detacher.lock().runs);
+        let (again, end) = event();
+        sessions[0].add([(ids[1], again)]);
+        until(|| is_detached(&end));
+    }
+
+    #[test]
+    fn a_parked_event_can_be_taken() {
+        let detacher = leak(policy(LONG));
+        let sessions = [DeferredClose::of(detacher), DeferredClose::of(detacher)];
+        let (parked, end) = event();
+        sessions[0].add([(EventId::new(1), parked)]);
+        assert!(sessions[1].take(EventId::new(1)).is_none());
+        let taken = sessions[0].take(EventId::new(1)).unwrap();
+        assert!(sessions[0].take(EventId::new(1)).is_none());
+        assert!(!is_detached(&end));
+        drop(taken);
+        assert!(is_detached(&end));
     }
 
     #[test]
     fn the_end_of_a_session_gets_its_events_and_waits_for_those_that_are_being_detached() {
-        let detacher = detacher(Duration::ZERO);
+        let detacher = leak(policy(Duration::ZERO));
         let (one, other) = (DeferredClose::of(detacher), DeferredClose::of(detacher));
         let (go, delay) = channel();
         let (mut first, ended) = event();
         first.delay = Some(delay);
         one.add([(EventId::new(1), first)]);
-        while detacher.lock().detaching.is_empty() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until(|| !detacher.lock().detaching.is_empty());
         // The thread is busy with the first one.
         let (parked, still) = event();
         one.add([(EventId::new(2), parked)]);
-        let (others, others_still) = event();
+        let (others, others_end) = event();
         other.add([(EventId::new(2), others)]);
         assert_eq!(other.end().len(), 1);
-        assert!(others_still.try_recv() == Err(TryRecvError::Disconnected));
+        assert!(is_detached(&others_end) && !is_detached(&ended));
         let sender = std::thread::spawn(move || {
-            std::thread::sleep(SHORT);
+            // The end has taken the event, and waits once the lock is free.
+            until(|| detacher.lock().parked.is_empty());
             drop(go);
         });
         let parked = one.end();
-        assert!(ended.try_recv() == Err(TryRecvError::Disconnected), "it was detached before");
-        assert!(parked.len() == 1 && still.try_recv() == Err(TryRecvError::Empty));
+        assert!(is_detached(&ended), "it was detached before");
+        assert!(parked.len() == 1 && !is_detached(&still));
         sender.join().unwrap();
+    }
+
+    #[test]
+    fn the_end_of_a_session_does_not_wait_without_a_limit() {
+        let detacher = leak(Policy { end: Duration::ZERO, ..policy(Duration::ZERO) });
+        let session = DeferredClose::of(detacher);
+        let (_go, delay) = channel();
+        let (mut first, ended) = event();
+        first.delay = Some(delay);
+        session.add([(EventId::new(1), first)]);
+        until(|| !detacher.lock().detaching.is_empty());
+        assert!(session.end().is_empty() && !is_detached(&ended));
+    }
+
+    #[test]
+    fn as_many_links_close_as_the_limit_says_with_all_events_of_their_hooks() {
+        let now = Instant::now();
+        let event = |session, number, since, has_link| ((session, EventId::new(number)), (since, has_link));
+        let numbers = 0..8;
+        let linked =
+            numbers.clone().flat_map(|number| [0, 1].map(|session| event(session, number, now, true)));
+        let others = numbers.map(|number| event(2, 100 + number, now, false));
+        let later = event(3, 200, now + LONG, true);
+        let parked = linked.chain(others).chain([later]).collect();
+        let mut state = State { parked, detaching: HashSet::new(), runs: false };
+        let parked = Duration::from_millis(1);
+        std::thread::sleep(parked);
+        let mut take = |links| {
+            let due = state.take_due(parked, links, |has_link| *has_link);
+            let linked = due.iter().filter(|has_link| **has_link).count();
+            let sessions = [0, 1, 2, 3].map(|session| state.detaching.contains(&session));
+            (linked, due.len() - linked, sessions)
+        };
+        assert_eq!(take(3), (6, 8, [true, true, true, false]));
+        assert_eq!(take(4), (8, 0, [true, true, false, false]));
+        // Fewer than the limit.
+        assert_eq!(take(4), (2, 0, [true, true, false, false]));
+        assert_eq!(take(4), (0, 0, [false; 4]));
+    }
+
+    #[test]
+    fn events_that_no_thread_would_detach_do_not_stay_parked() {
+        let detacher = leak(Policy { spawn: |_| Err(io::ErrorKind::WouldBlock.into()), ..policy(LONG) });
+        let session = DeferredClose::of(detacher);
+        let (mut parked, end) = event();
+        parked.unlocked = Some(detacher);
+        session.add([(EventId::new(1), parked)]);
+        assert!(is_detached(&end) && detacher.lock().parked.is_empty());
+    }
+
+    #[test]
+    fn an_event_that_is_parked_twice_is_detached_once() {
+        let detacher = leak(Policy { spawn: |_| Ok(()), ..policy(LONG) });
+        let session = DeferredClose::of(detacher);
+        let ends = [(); 2].map(|()| {
+            let (mut parked, end) = event();
+            parked.unlocked = Some(detacher);
+            session.add([(EventId::new(1), parked)]);
+            end
+        });
+        assert!(is_detached(&ends[0]) && !is_detached(&ends[1]));
+        assert_eq!(session.end().len(), 1);
     }
 }
