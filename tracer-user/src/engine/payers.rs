@@ -297,6 +297,8 @@ impl Accounts {
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
     use super::*;
     use crate::engine::quota::Kind;
 
@@ -362,6 +364,12 @@ mod tests {
 
     #[test]
     fn namespaces_are_remembered_and_charged_ones_stay_open() {
+        // Each remembered namespace has a descriptor, and the usual soft limit is 1,024.
+        let limit = getrlimit(Resource::Nofile);
+        if limit.current.is_some_and(|current| current < 4096) {
+            let current = Some(limit.maximum.map_or(4096, |most| most.min(4096)));
+            setrlimit(Resource::Nofile, Rlimit { current, ..limit }).unwrap();
+        }
         let (mut known, own) = (KnownNamespaces::default(), std::process::id());
         let open = || UserNamespace::of(own).unwrap();
         let of = |number| Outermost { owner: number, number };
