@@ -135,7 +135,7 @@ impl RecordSink for EventQueue<'_> {
     }
 }
 
-/// The sink of records that nobody reads.
+/// A sink that takes no records.
 struct Unread;
 
 impl RecordSink for Unread {

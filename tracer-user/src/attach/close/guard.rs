@@ -169,8 +169,8 @@ impl Guard {
 
     /// Waits until the socket takes a message. It takes none if the guard has read none for a while.
     fn await_room(&self) -> Option<()> {
-        let room = self.poll(PollFlags::OUT);
-        self.is_sent(if room { Ok(0) } else { Err(Errno::TIMEDOUT) })
+        let is_ready = self.poll(PollFlags::OUT);
+        self.is_sent(if is_ready { Ok(0) } else { Err(Errno::TIMEDOUT) })
     }
 
     /// Waits with the guard's patience. Returns whether the socket is ready, or broken.
