@@ -25,7 +25,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use tracer_user::event::Format;
-use tracer_user::render::{KernelFacts, Member, Printer, version_of};
+use tracer_user::kernel::version_of;
+use tracer_user::render::{KernelFacts, Member, Printer};
 
 use crate::host;
 

@@ -65,7 +65,7 @@ fn frozen_records_give_the_kernels_text() {
     let dir = facts::dir().unwrap();
     let mut seen = 0;
     for facts in frozen() {
-        let (major, minor) = tracer_user::render::version_of(&facts.release);
+        let (major, minor) = tracer_user::kernel::version_of(&facts.release);
         let path = dir.join(format!("{major}.{minor}-{}.golden.txt", facts.arch));
         if !path.exists() {
             continue;

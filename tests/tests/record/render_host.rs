@@ -14,8 +14,9 @@ use tracer_tests::oracle::rawpage::{Layout, Record};
 use tracer_tests::workload::{self, Job};
 use tracer_user::engine::facts::Facts;
 use tracer_user::event::{FieldClass, Format};
+use tracer_user::kernel::version_of;
 use tracer_user::render::line::{BufferInfo, Options, Stamp, Tasks, header, line};
-use tracer_user::render::{KernelFacts, Printer, version_of};
+use tracer_user::render::{KernelFacts, Printer};
 
 /// Smallest number of event types.
 const TYPES: usize = 60;

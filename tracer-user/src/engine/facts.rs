@@ -18,13 +18,14 @@ use crate::{
     kernel::{
         Answer, Btf, Error, Symbols, Tracefs, filter_parser, preemption,
         syscalls::{Numbers, Registers},
+        version,
     },
     lang::{
         filter::{Dialect, Feature},
         inject,
     },
     plan::{resolve::ResolveEnv, source::FieldSource},
-    render::{KernelFacts, KernelTexts, Member, Pointers, RenderEnv, Symbol, hz, jiffies, version_of},
+    render::{KernelFacts, KernelTexts, Member, Pointers, RenderEnv, Symbol, hz, jiffies},
     sys::cpus::Cpus,
 };
 
@@ -144,7 +145,6 @@ impl Facts {
     fn of(tracefs: Tracefs) -> Result<Self, Error> {
         // The layout of counters depends on it.
         let cpus = Cpus::possible().map_err(|error| Error::io("/sys/devices/system/cpu/possible", error))?;
-        let uname = rustix::system::uname();
         Ok(Self {
             tracefs,
             btf: OnceLock::new(),
@@ -155,7 +155,7 @@ impl Facts {
             loose_end: OnceLock::new(),
             pages: OnceLock::new(),
             cpus: cpus.ids(),
-            version: version_of(uname.release().to_str().unwrap_or_default()),
+            version: version(),
             preemption: OnceLock::new(),
             mark_writer: OnceLock::new(),
             hashes: OnceLock::new(),

@@ -20,6 +20,7 @@ pub mod proc;
 pub mod symbols;
 pub mod syscalls;
 pub mod tracefs;
+mod version;
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -35,6 +36,7 @@ pub use probe_units::ProbeUnit;
 pub use proc::ThreadStatus;
 pub use symbols::{Symbol, Symbols};
 pub use tracefs::Tracefs;
+pub use version::{version, version_of};
 
 /// Reads a file whose size the kernel does not report in advance, with an initial capacity of `guess` bytes.
 fn read_whole(path: &Path, guess: usize) -> io::Result<Vec<u8>> {

@@ -27,7 +27,7 @@ pub use line_writer::LineWriter;
 pub use printer::Printer;
 pub use probe::{ProbeHead, ProbeValue};
 pub use record::{EventCounts, EventHook, RecordSink, RecordStart, RecordView, RecordedEvent, Summary};
-pub use running::{KernelTexts, hz, jiffies, version_of};
+pub use running::{KernelTexts, hz, jiffies};
 pub use synthetic::{SynthKind, SynthValue};
 pub use text_buffer::TextBuffer;
 pub use value::{CpuSet, FieldValue, Numbers};

@@ -26,12 +26,6 @@ impl KernelFacts for Btf {
     }
 }
 
-/// Major and minor number of a release such as `6.12.9-cloud-amd64`; 0 for a part that is not a number.
-pub fn version_of(release: &str) -> (u32, u32) {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
-}
-
 /// The running kernel's ticks per second. Its coarse clocks advance once per tick, so their resolution is the tick's
 /// length.
 pub fn hz() -> u32 {
@@ -99,13 +93,6 @@ mod tests {
         assert_eq!(texts.get(0xffff_ffff_8281_a3e9), Some(&b"a\"b\n"[..]));
         assert_eq!(texts.get(0x10), Some(&b"x : \"y"[..]));
         assert_eq!(texts.get(0x11), None);
-    }
-
-    #[test]
-    fn versions() {
-        assert_eq!(version_of("6.18.44-fc-v657"), (6, 18));
-        assert_eq!(version_of("6.1.0-29-cloud-amd64"), (6, 1));
-        assert_eq!(version_of("odd"), (0, 0));
     }
 
     #[test]
