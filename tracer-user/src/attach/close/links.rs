@@ -1,15 +1,18 @@
 //! Closing links of perf events.
 //!
 //! To close one, the kernel waits for a grace period of RCU Tasks Trace (`perf_event_detach_bpf_prog()`): 20 to 40 ms,
-//! or more on a busy machine. Links that are closed at the same time wait together. Kernels between the commits
-//! ef1b808e3b7c and ca3c4f646a9f (6.13, and stable kernels before it) hold `bpf_event_mutex` meanwhile. They close one
-//! link after the other, and a process that attaches a program to a perf event waits in the same queue.
+//! or more on a busy machine. Links that are closed at the same time wait together. Kernels with the commit
+//! ef1b808e3b7c (6.13, and stable kernels before it) and without ca3c4f646a9f (6.14) hold `bpf_event_mutex` meanwhile.
+//! They close one link after the other, and a process that attaches a program to a perf event waits in the same queue.
+//! The times at which links end show what an older kernel does.
 
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{LazyLock, Mutex, MutexGuard, PoisonError},
     thread::Builder,
     time::{Duration, Instant},
 };
+
+use crate::kernel;
 
 /// Largest number of threads that close links: enough for all events of a machine within some ten grace periods.
 const THREADS: usize = 256;
@@ -24,16 +27,21 @@ const FEW: usize = 4;
 /// A close that takes less has not waited.
 const NO_WAIT: Duration = Duration::from_millis(1);
 
-/// What the kernel did last.
-static PACE: Mutex<Pace> = Mutex::new(Pace::Unknown);
+/// The first version that closes links together in any case.
+const TOGETHER: (u32, u32) = (6, 14);
+
+/// What links showed that were closed; `None` where the version decides.
+static MEASURED: LazyLock<Option<Mutex<Measured>>> =
+    LazyLock::new(|| (kernel::version() < TOGETHER).then(Mutex::default));
 
 /// When closing a link began and ended.
 type Span = (Instant, Instant);
 
 /// How the kernel closes links.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pace {
     /// Too few were closed to know.
+    #[default]
     Unknown,
     /// One after the other. Whoever makes a link waits, too.
     OneByOne,
@@ -42,9 +50,9 @@ pub enum Pace {
 }
 
 impl Pace {
-    /// By the links that this process closed last.
+    /// By the kernel's version, or by the links that this process closed last.
     pub fn now() -> Self {
-        *lock(&PACE)
+        MEASURED.as_ref().map_or(Self::Together, |measured| lock(measured).pace)
     }
 
     /// How many links are closed at a time.
@@ -62,13 +70,25 @@ impl Pace {
             Self::Together => THREADS,
         }
     }
+}
 
-    /// The pace after links were closed in parallel.
-    fn after(self, spans: Vec<Span>) -> Self {
+/// The pace, by the links that were closed so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Measured {
+    pace: Pace,
+    /// Whether the last links closed together.
+    is_shared: bool,
+}
+
+impl Measured {
+    /// Adds links that were closed in parallel. A stall can look as if links had waited together, so that takes two
+    /// results in a row.
+    fn add(&mut self, spans: Vec<Span>) {
         match are_together(spans) {
-            Some(true) => Self::Together,
-            Some(false) => Self::OneByOne,
-            None => self,
+            Some(true) if self.is_shared => self.pace = Pace::Together,
+            Some(true) => self.is_shared = true,
+            Some(false) => *self = Self { pace: Pace::OneByOne, is_shared: false },
+            None => {}
         }
     }
 }
@@ -77,8 +97,9 @@ impl Pace {
 /// hold the links.
 pub(crate) fn close_links<T: Send>(links: Vec<T>) {
     close_in_parts(links, |spans| {
-        let mut pace = lock(&PACE);
-        *pace = pace.after(spans);
+        if let Some(measured) = &*MEASURED {
+            lock(measured).add(spans);
+        }
     });
 }
 
@@ -126,9 +147,9 @@ fn close_with<T: Send>(threads: usize, values: Vec<T>) -> Vec<Span> {
 }
 
 /// Whether the kernel closed links together; `None` if too few waited to know. Those that waited for the same grace
-/// period end at about the same time, on a busy machine as well. Where each link has its own, the gaps between their
-/// ends add up to the whole time. The median gap stands for all, because single closes need not wait, and a thread can
-/// be late.
+/// period end at about the same time, on a busy machine as well. Where each link has its own, none ends sooner after the
+/// one before than a grace period takes. A quarter of short gaps is enough, because four threads can share two grace
+/// periods, and a thread can be late.
 fn are_together(mut spans: Vec<Span>) -> Option<bool> {
     let closed = spans.len();
     if closed < ENOUGH {
@@ -141,16 +162,12 @@ fn are_together(mut spans: Vec<Span>) -> Option<bool> {
     if spans.len() < ENOUGH {
         return None;
     }
-    let start = spans.iter().map(|(start, _)| *start).min()?;
+    let shortest = spans.iter().map(|(start, end)| *end - *start).min()?;
     let mut ends: Vec<Instant> = spans.into_iter().map(|(_, end)| end).collect();
     ends.sort_unstable();
-    ends.truncate(TRIAL);
-    let mut gaps: Vec<Duration> =
-        ends.iter().zip(ends.iter().skip(1)).map(|(one, next)| *next - *one).collect();
-    gaps.sort_unstable();
-    let median = *gaps.get(gaps.len() / 2)?;
-    let gaps_in_all = median * u32::try_from(ends.len()).ok()?;
-    Some(3 * gaps_in_all < *ends.last()? - start)
+    let gaps = ends.iter().zip(ends.iter().skip(1)).map(|(one, next)| *next - *one);
+    let short = gaps.filter(|gap| *gap < shortest / 8).count();
+    Some(4 * short > ends.len())
 }
 
 #[cfg(test)]
@@ -177,6 +194,7 @@ mod tests {
         assert_eq!(is_together(&|n| 40 * n), Some(false));
         assert_eq!(is_together(&|n| 40 * n + 20 * (n % 2)), Some(false));
         assert_eq!(is_together(&|n| 40 * n + if n > 7 { 300 } else { 0 }), Some(false));
+        assert_eq!(are_together(closes((1..=8).map(|n| 20 * n + if n > 3 { 500 } else { 0 }))), Some(false));
         // Many at once, in several grace periods.
         assert_eq!(are_together(closes((0..256).map(|n| 30 + 30 * (n / 64) + n / 16))), Some(true));
         assert_eq!(are_together(closes((1..=256).map(|n| 30 * n))), Some(false));
@@ -198,13 +216,25 @@ mod tests {
         let few = || closes((1..ENOUGH as u64).map(|n| 40 * n));
         let one_by_one = || closes((1..=ENOUGH as u64).map(|n| 40 * n));
         let together = || closes([40; ENOUGH]);
-        assert_eq!(Pace::Unknown.after(few()), Pace::Unknown);
-        assert_eq!(Pace::Unknown.after(one_by_one()), Pace::OneByOne);
-        assert_eq!(Pace::Unknown.after(together()), Pace::Together);
-        assert_eq!(Pace::OneByOne.after(few()), Pace::OneByOne);
-        assert_eq!(Pace::OneByOne.after(together()), Pace::Together);
-        assert_eq!(Pace::Together.after(few()), Pace::Together);
-        assert_eq!(Pace::Together.after(one_by_one()), Pace::OneByOne);
+        // The first of them stalls, and all others wait for it.
+        let stalled = || closes((1..=ENOUGH as u64).map(|n| 500 + 20 * n));
+        let after = |all: &[&dyn Fn() -> Vec<Span>]| {
+            let mut measured = Measured::default();
+            all.iter().for_each(|spans| measured.add(spans()));
+            measured.pace
+        };
+        assert_eq!(after(&[&few]), Pace::Unknown);
+        assert_eq!(after(&[&one_by_one]), Pace::OneByOne);
+        assert_eq!(after(&[&one_by_one, &few]), Pace::OneByOne);
+        assert_eq!(after(&[&together]), Pace::Unknown);
+        assert_eq!(after(&[&together, &few, &together]), Pace::Together);
+        assert_eq!(after(&[&one_by_one, &together]), Pace::OneByOne);
+        assert_eq!(after(&[&one_by_one, &together, &together]), Pace::Together);
+        assert_eq!(after(&[&together, &together, &few]), Pace::Together);
+        assert_eq!(after(&[&together, &together, &one_by_one]), Pace::OneByOne);
+        assert_eq!(after(&[&together, &together, &one_by_one, &together]), Pace::OneByOne);
+        assert_eq!(after(&[&stalled, &one_by_one, &stalled]), Pace::OneByOne);
+        assert_eq!(after(&[&stalled]), Pace::Unknown);
         // With the threads and links of each pace there are enough to leave it.
         for pace in [Pace::Unknown, Pace::OneByOne, Pace::Together] {
             assert!(pace.links_at_a_time() >= ENOUGH && pace.threads() <= pace.links_at_a_time());
