@@ -75,6 +75,8 @@ type Key = (u64, EventId);
 struct State<P> {
     /// With the time when the event was disabled.
     parked: HashMap<Key, (Instant, P)>,
+    /// Events that cannot be resumed.
+    discarded: Vec<(Key, P)>,
     /// The sessions of the events that are being detached.
     detaching: HashSet<u64>,
     /// Whether the thread runs.
@@ -110,7 +112,9 @@ impl<P: Send> DeferredClose<P> {
         let Self { session, detacher } = self;
         let mut state = detacher.lock();
         let parked = state.parked.extract_if(|(owner, _), _| owner == session);
-        let parked = parked.map(|(_, (_, parked))| parked).collect();
+        let mut parked: Vec<P> = parked.map(|(_, (_, parked))| parked).collect();
+        let discarded = state.discarded.extract_if(.., |((owner, _), _)| owner == session);
+        parked.extend(discarded.map(|(_, parked)| parked));
         let is_detaching = |state: &mut State<P>| state.detaching.contains(session);
         // Later it goes on without them.
         let _ = detacher.detached.wait_timeout_while(state, detacher.policy.end, is_detaching);
@@ -121,13 +125,30 @@ impl<P: Send> DeferredClose<P> {
     pub(crate) fn add(&self, events: impl IntoIterator<Item = (EventId, P)>) {
         let now = Instant::now();
         let parked = events.into_iter().map(|(event, parked)| ((self.session, event), (now, parked)));
-        self.detacher.add(parked.collect());
+        let parked: Vec<_> = parked.collect();
+        self.detacher.add(|state| {
+            let replaced = parked.into_iter().filter_map(|(key, parked)| state.parked.insert(key, parked));
+            replaced.map(|(_, parked)| parked).collect()
+        });
+    }
+
+    /// Lets a parked event that was taken be detached soon. The caller does not wait for that.
+    pub(crate) fn discard(&self, event: EventId, parked: P) {
+        self.detacher.add(|state| {
+            state.discarded.push(((self.session, event), parked));
+            Vec::new()
+        });
     }
 }
 
 impl<P> Detacher<P> {
     fn new(policy: Policy<P>) -> Self {
-        let state = State { parked: HashMap::new(), detaching: HashSet::new(), runs: false };
+        let state = State {
+            parked: HashMap::new(),
+            discarded: Vec::new(),
+            detaching: HashSet::new(),
+            runs: false,
+        };
         Self { state: Mutex::new(state), detached: Condvar::new(), policy }
     }
 
@@ -137,17 +158,18 @@ impl<P> Detacher<P> {
 }
 
 impl<P: Send> Detacher<P> {
-    fn add(&'static self, events: Vec<(Key, (Instant, P))>) {
-        let keys: Vec<Key> = events.iter().map(|(key, _)| *key).collect();
+    /// Adds events by `add`, which returns those that it replaced. Without a thread no event stays.
+    fn add(&'static self, add: impl FnOnce(&mut State<P>) -> Vec<P>) {
         let mut state = self.lock();
-        let mut dropped: Vec<_> =
-            events.into_iter().filter_map(|(key, event)| state.parked.insert(key, event)).collect();
-        if !state.runs && !state.parked.is_empty() {
+        let mut dropped = add(&mut state);
+        if !state.runs && state.due_in(self.policy.parked).is_some() {
             match (self.policy.spawn)(self) {
                 Ok(()) => state.runs = true,
                 Err(error) => {
                     tracing::warn!("disabled events do not stay parked: {error}");
-                    dropped.extend(keys.iter().filter_map(|key| state.parked.remove(key)));
+                    // Without a thread there were none before.
+                    dropped.extend(state.parked.drain().map(|(_, (_, parked))| parked));
+                    dropped.extend(state.discarded.drain(..).map(|(_, parked)| parked));
                 }
             }
         }
@@ -164,8 +186,7 @@ impl<P: Send> Detacher<P> {
     fn run(&self) {
         let Policy { parked, pause, has_link, detach, .. } = self.policy;
         let mut throttle = CloseThrottle::default();
-        while let Some(first) = self.first() {
-            let left = parked.saturating_sub(first.elapsed());
+        while let Some(left) = self.due_in() {
             if !left.is_zero() {
                 std::thread::sleep(left);
                 throttle = CloseThrottle::default();
@@ -179,35 +200,47 @@ impl<P: Send> Detacher<P> {
         }
     }
 
-    /// When the first of the parked events was disabled. The thread ends after `None`.
-    fn first(&self) -> Option<Instant> {
+    /// How long no event is due. The thread ends after `None`.
+    fn due_in(&self) -> Option<Duration> {
         let mut state = self.lock();
-        let first = state.parked.values().map(|(since, _)| *since).min();
-        state.runs = first.is_some();
-        first
+        let due_in = state.due_in(self.policy.parked);
+        state.runs = due_in.is_some();
+        due_in
     }
 }
 
 impl<P> State<P> {
-    /// Takes events that were parked long enough: those of up to `links` hooks with a link, and all others.
+    /// How long no event is due. `None` without an event.
+    fn due_in(&self, parked: Duration) -> Option<Duration> {
+        if !self.discarded.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        self.parked.values().map(|(since, _)| parked.saturating_sub(since.elapsed())).min()
+    }
+
+    /// Takes events that were discarded or parked long enough: those of up to `links` hooks with a link, and all
+    /// others.
     fn take_due(&mut self, parked: Duration, links: usize, has_link: fn(&P) -> bool) -> Vec<P> {
         let now = Instant::now();
         let mut hooks = HashSet::new();
         // An event has the same number in all sessions, which share its link.
-        let mut is_taken =
-            |event: EventId| hooks.contains(&event) || (hooks.len() < links && hooks.insert(event));
-        let is_due = |(_, event): &Key, (since, one): &mut (Instant, P)| {
-            now.saturating_duration_since(*since) >= parked && (!has_link(one) || is_taken(*event))
+        let mut is_taken = |event: EventId, one: &P| {
+            !has_link(one) || hooks.contains(&event) || (hooks.len() < links && hooks.insert(event))
         };
-        let due: Vec<(Key, (Instant, P))> = self.parked.extract_if(is_due).collect();
+        let discarded = self.discarded.extract_if(.., |((_, event), one)| is_taken(*event, one));
+        let mut due: Vec<(Key, P)> = discarded.collect();
+        let parked = self.parked.extract_if(|(_, event), (since, one)| {
+            now.saturating_duration_since(*since) >= parked && is_taken(*event, one)
+        });
+        due.extend(parked.map(|(key, (_, one))| (key, one)));
         self.detaching = due.iter().map(|((session, _), _)| *session).collect();
-        due.into_iter().map(|(_, (_, parked))| parked).collect()
+        due.into_iter().map(|(_, one)| one).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+    use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 
     use super::*;
 
@@ -294,6 +327,19 @@ mod tests {
     }
 
     #[test]
+    fn discarded_events_are_detached_soon() {
+        let session = DeferredClose::of(leak(policy(LONG)));
+        let ends: Vec<Receiver<()>> = (0..3)
+            .map(|number| {
+                let (discarded, end) = event();
+                session.discard(EventId::new(number), discarded);
+                end
+            })
+            .collect();
+        assert!(ends.iter().all(|end| end.recv_timeout(LIMIT) == Err(RecvTimeoutError::Disconnected)));
+    }
+
+    #[test]
     fn the_end_of_a_session_gets_its_events_and_waits_for_those_that_are_being_detached() {
         let detacher = leak(policy(Duration::ZERO));
         let (one, other) = (DeferredClose::of(detacher), DeferredClose::of(detacher));
@@ -342,7 +388,7 @@ mod tests {
         let others = numbers.map(|number| event(2, 100 + number, now, false));
         let later = event(3, 200, now + LONG, true);
         let parked = linked.chain(others).chain([later]).collect();
-        let mut state = State { parked, detaching: HashSet::new(), runs: false };
+        let mut state = State { parked, discarded: Vec::new(), detaching: HashSet::new(), runs: false };
         let parked = Duration::from_millis(1);
         std::thread::sleep(parked);
         let mut take = |links| {
@@ -362,10 +408,16 @@ mod tests {
     fn events_that_no_thread_would_detach_do_not_stay_parked() {
         let detacher = leak(Policy { spawn: |_| Err(io::ErrorKind::WouldBlock.into()), ..policy(LONG) });
         let session = DeferredClose::of(detacher);
-        let (mut parked, end) = event();
-        parked.unlocked = Some(detacher);
-        session.add([(EventId::new(1), parked)]);
-        assert!(is_detached(&end) && detacher.lock().parked.is_empty());
+        let add: [fn(&DeferredClose<Event>, Event); 2] = [
+            |session, parked| session.add([(EventId::new(1), parked)]),
+            |session, parked| session.discard(EventId::new(1), parked),
+        ];
+        for add in add {
+            let (mut parked, end) = event();
+            parked.unlocked = Some(detacher);
+            add(&session, parked);
+            assert!(is_detached(&end) && detacher.lock().due_in(LONG).is_none());
+        }
     }
 
     #[test]
@@ -379,6 +431,7 @@ mod tests {
             end
         });
         assert!(is_detached(&ends[0]) && !is_detached(&ends[1]));
-        assert_eq!(session.end().len(), 1);
+        session.discard(EventId::new(1), event().0);
+        assert_eq!(session.end().len(), 2);
     }
 }

@@ -231,15 +231,21 @@ impl InstanceSession {
             self.session.forget_built(config.format.id);
         }
         self.claim(event);
-        let attached = match self.claimed.remove(&event).filter(|parked| *parked.point() == chosen.point) {
-            Some(parked) => {
+        let attached = match self.claimed.remove(&event) {
+            Some(parked) if *parked.point() == chosen.point => {
                 let attached = self.session.resume(parked, &request)?;
                 if let Some(slot) = attached.slot() {
                     self.ledger.remove_row(slot);
                 }
                 attached
             }
-            None => self.session.attach(&request, self.style.event(&chosen.point))?,
+            parked => {
+                // It is at a hook that was chosen among others.
+                if let Some(parked) = parked {
+                    self.deferred_close.discard(event, parked);
+                }
+                self.session.attach(&request, self.style.event(&chosen.point))?
+            }
         };
         self.put_hook(event, attached, chosen, config);
         Ok(())
