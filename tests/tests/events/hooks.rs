@@ -324,9 +324,16 @@ fn disabled_events_leave_their_hooks_and_keep_perf_events_for_the_next_time() {
         let hooks = settled(daemon, "perf_event");
         guarded(guard, hooks / 2)?;
         let records = records_of_files(dir)?;
+        // Another instance shares their links, and has a dispatcher of system calls.
+        let other = mounted.instance("other")?;
         let enable = format!("events/{system}/enable");
+        let call = "events/syscalls/sys_exit_getsid/enable";
+        set(&other, &enable, "1")?;
+        set(&other, call, "1")?;
         let start = Instant::now();
         set(dir, &enable, "0")?;
+        set(&other, &enable, "0")?;
+        set(&other, call, "0")?;
         // The guard may hold the link of the event that stays enabled.
         let left = || [daemon, guard].map(|pid| descriptors(pid, "bpf_link").saturating_sub(links));
         while left() != [0, 0] {
