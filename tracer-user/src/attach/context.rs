@@ -16,14 +16,15 @@ use rustix::{
 use tracer_abi::{FOUND, Params, params};
 
 use super::{
-    AttachPoint, Cause, close::perf_event::PerfEvent, hooks::tracepoint, maps::SessionMaps, program::object,
+    AttachPoint, Cause,
+    close::perf_event::PerfEvent,
+    hooks::tracepoint,
+    maps::{self, SessionMaps},
+    program::object,
 };
 use crate::{
     kernel::{Cast, syscalls::Registers},
-    sys::bpf::{
-        map::{Map, MapKind, MapSpec},
-        prog::{Prog, ProgKind},
-    },
+    sys::bpf::prog::{Prog, ProgKind},
 };
 
 /// The location from which programs read the preempt count.
@@ -131,16 +132,7 @@ pub enum PreemptLocation {
 /// # Errors
 /// When the kernel refuses the program. An implausible count is not an error but [`Preempt::Unknown`].
 pub fn locate_preempt(wait_id: u16, place: PreemptLocation, cpus: u32) -> Result<Preempt, Cause> {
-    let found = Map::create(&MapSpec {
-        kind: MapKind::Array,
-        key_size: 4,
-        value_size: 16,
-        max_entries: cpus,
-        flags: 0,
-        inner: None,
-        name: "tracer_found",
-    })
-    .map_err(|errno| Cause::Map("array", errno))?;
+    let found = maps::array(16, cpus, "tracer_found")?;
     let thread = i64::from(super::ids::own()?.thread);
     let (distance, in_task) = match place {
         PreemptLocation::BehindRegs(distance) => (distance, 0),

@@ -14,7 +14,7 @@ use std::{
 
 use tracer_abi::{EMIT_FIELDS, Emitting, LAYOUT, Stage, layout, pins};
 
-use super::{AttachError, Block, Cause};
+use super::{AttachError, Block, Cause, maps};
 use crate::{
     code::{
         asm::{self, Assembler, Cond, Helper, MapRef, Reg, Width},
@@ -22,7 +22,7 @@ use crate::{
     },
     event::synthetic::Event,
     sys::bpf::{
-        map::{Map, MapKind, MapSpec},
+        map::{Map, MapKind},
         prog::{Prog, ProgKind},
     },
 };
@@ -46,10 +46,9 @@ pub struct Pinned {
     tables: Vec<Map>,
 }
 
-fn map(dir: &Path, event: &str, suffix: &str, kind: MapKind, value_size: u32) -> Result<Map, AttachError> {
+fn map(dir: &Path, event: &str, suffix: &str, kind: MapKind, value_size: usize) -> Result<Map, AttachError> {
     let name = format!("{event}{suffix}");
-    let spec = MapSpec { kind, key_size: 4, value_size, max_entries: 1, flags: 0, inner: None, name: &name };
-    Map::pinned(&dir.join(&name), &spec)
+    Map::pinned(&dir.join(&name), &maps::spec(kind, value_size, 1, &name))
         .map_err(|errno| AttachError::new(dir.join(&name).display().to_string(), Cause::Map("pinned", errno)))
 }
 
@@ -59,8 +58,8 @@ impl Pinned {
     /// # Errors
     /// When the kernel refuses a map.
     pub fn open(dir: &Path, event: &str) -> Result<Self, AttachError> {
-        let state = map(dir, event, pins::STATE, MapKind::Array, size_of::<Emitting>() as u32)?;
-        let stage = map(dir, event, pins::STAGE, MapKind::PerCpuArray, size_of::<Stage>() as u32)?;
+        let state = map(dir, event, pins::STATE, MapKind::Array, size_of::<Emitting>())?;
+        let stage = map(dir, event, pins::STAGE, MapKind::PerCpuArray, size_of::<Stage>())?;
         let table = |(_, suffix): &(_, &str)| map(dir, event, suffix, MapKind::ProgArray, 4);
         let tables = KINDS.iter().map(table).collect::<Result<_, _>>()?;
         Ok(Self { state, stage, tables })

@@ -10,13 +10,13 @@ use std::{
 use tracer_abi::INJECT_SIZE;
 
 use crate::{
-    attach::{AttachError, Cause},
+    attach::{AttachError, Cause, maps},
     code::{
         asm::{self, Function, Insn, MapRef},
         join, lower,
     },
     event::synthetic::Event,
-    sys::bpf::map::{Map, MapKind, MapSpec},
+    sys::bpf::map::Map,
 };
 
 /// A self-contained part of a program (`code::join`), and the maps that it refers to by descriptor. The block must live
@@ -68,16 +68,8 @@ impl Block {
 /// # Errors
 /// When the kernel refuses a map.
 pub fn emission(event: &Event, id: u16, parts: &[Block]) -> Result<Option<Block>, AttachError> {
-    let area = Map::create(&MapSpec {
-        kind: MapKind::PerCpuArray,
-        key_size: 4,
-        value_size: INJECT_SIZE as u32,
-        max_entries: 1,
-        flags: 0,
-        inner: None,
-        name: "tracer_emit",
-    })
-    .map_err(|errno| AttachError::new(&event.name, Cause::Map("array", errno)))?;
+    let failed = |cause| AttachError::new(&event.name, cause);
+    let area = maps::per_cpu(INJECT_SIZE, "tracer_emit").map_err(failed)?;
     let names = names(parts);
     let Some(mut function) = lower::emission(event, id, &names.each()) else { return Ok(None) };
     asm::bind(&mut function.insns, |map| (map == MapRef::Emission).then_some(area.as_fd().as_raw_fd()))

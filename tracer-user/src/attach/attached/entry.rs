@@ -12,10 +12,10 @@ use std::{
 };
 
 use crate::{
-    attach::Cause,
+    attach::{Cause, maps},
     code::asm::{self, Alu, Assembler, Atomic, Cond, Function, Helper, MapRef, Reg, Width},
     sys::bpf::{
-        map::{Map, MapKind, MapSpec},
+        map::{Map, MapKind},
         prog::{Prog, ProgKind, Purpose},
     },
 };
@@ -34,16 +34,7 @@ pub(crate) enum EntrySource {
 
 /// Creates an array of programs.
 pub(crate) fn program_array(entries: u32, name: &'static str) -> Result<Map, Cause> {
-    Map::create(&MapSpec {
-        kind: MapKind::ProgArray,
-        key_size: 4,
-        value_size: 4,
-        max_entries: entries,
-        flags: 0,
-        inner: None,
-        name,
-    })
-    .map_err(|errno| Cause::Map("program array", errno))
+    maps::create(&maps::spec(MapKind::ProgArray, 4, entries, name))
 }
 
 /// An entry of an array of programs, which one attached event owns.
@@ -183,19 +174,7 @@ impl OwnGate {
         name: &'static str,
     ) -> Result<(Self, Entry), Cause> {
         let array = Arc::new(program_array(1, name)?);
-        let hits = counts.then(|| {
-            Map::create(&MapSpec {
-                kind: MapKind::PerCpuArray,
-                key_size: 4,
-                value_size: 8,
-                max_entries: 1,
-                flags: 0,
-                inner: None,
-                name: "tracer_hits",
-            })
-            .map_err(|errno| Cause::Map("array", errno))
-        });
-        let hits = hits.transpose()?;
+        let hits = counts.then(|| maps::per_cpu(8, "tracer_hits")).transpose()?;
         let program = load_gate(kind, purpose, &array, EntrySource::Fixed(0), hits.as_ref(), name)?;
         Ok((Self { program: Arc::new(program), hits }, Entry::new(array, 0)))
     }

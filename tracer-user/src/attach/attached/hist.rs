@@ -20,6 +20,7 @@ use crate::{
         AttachError, AttachPoint, Calls, Cause, PerfEvent, Session,
         hooks::{self, syscalls::DispatcherLink},
         link::Link,
+        maps,
         program::builder::LoadedProgram,
     },
     code::{
@@ -86,19 +87,6 @@ pub struct HistContents {
     pub drops: u64,
     /// The entry of the last snapshot: the value, the key, and the name of the entry's task.
     pub snapshot: Option<(u64, Vec<u8>, Vec<u8>)>,
-}
-
-fn make(kind: MapKind, key_size: usize, value_size: usize, entries: u32) -> Result<Map, Cause> {
-    let spec = MapSpec {
-        kind,
-        key_size: key_size as u32,
-        value_size: value_size as u32,
-        max_entries: entries,
-        flags: 0,
-        inner: None,
-        name: "tracer_hist",
-    };
-    Map::create(&spec).map_err(|errno| Cause::Map("histogram", errno))
 }
 
 /// Attaches a histogram to a tracepoint, perf or raw, or to a system call. At a tracepoint it joins the chain of the
@@ -223,7 +211,11 @@ fn assembled(
     context: &HistContext<'_>,
 ) -> Result<(Vec<Insn>, Option<Map>), Cause> {
     let mut program = hist::hist(request).map_err(Cause::Lower)?;
-    let scratch = program.scratch.then(|| make(MapKind::PerCpuArray, 4, SCRATCH_SIZE, 1)).transpose()?;
+    let scratch = program.scratch.then(|| {
+        let scratch = maps::spec(MapKind::PerCpuArray, SCRATCH_SIZE, 1, "tracer_hist");
+        Map::create(&scratch).map_err(|errno| Cause::Map("histogram", errno))
+    });
+    let scratch = scratch.transpose()?;
     let of_session = |name| context.session.and_then(|session| session.map(name));
     // The program may request snapshots.
     context.session.map_or(Ok(()), |session| session.maps.complete())?;
@@ -265,10 +257,9 @@ impl Counts {
         let failed = |cause| AttachError::new("histogram", cause);
         let system = |errno| failed(Cause::Map("histogram", errno));
         let array = |size, flags| {
-            let value_size = u32::try_from(size).map_err(|_| system(Errno::TOOBIG))?;
-            let (kind, name) = (MapKind::Array, "tracer_hist");
-            let spec = MapSpec { kind, key_size: 4, value_size, max_entries: 1, flags, inner: None, name };
-            Map::create(&spec).map_err(system)
+            u32::try_from(size).map_err(|_| system(Errno::TOOBIG))?;
+            let spec = maps::spec(MapKind::Array, size, 1, "tracer_hist");
+            Map::create(&MapSpec { flags, ..spec }).map_err(system)
         };
         let table = array(place.size(), flag::MMAPABLE)?;
         let words = table.mapped().map_err(system)?;

@@ -14,17 +14,14 @@ use super::{
     lifecycle::{Attached, Dispatch},
 };
 use crate::{
-    attach::{AttachError, AttachPoint, Cause, Session, program::builder::LoadedProgram},
+    attach::{AttachError, AttachPoint, Cause, Session, maps, program::builder::LoadedProgram},
     code::{
         asm::{self, MapRef},
         lower::relay::{self, AREA_SIZE, ROWS},
     },
     event::Format,
     plan::source::ProgramContext,
-    sys::bpf::{
-        map::{Map, MapKind, MapSpec},
-        prog::Prog,
-    },
+    sys::bpf::prog::Prog,
 };
 
 /// Parameters of a relay.
@@ -51,18 +48,7 @@ pub struct Relayed<'a> {
 pub fn relayed(relayed: &Relayed<'_>, cpus: u32, parts: &[Block]) -> Result<Block, AttachError> {
     let Relayed { format, context, nests, is_part, but_process, is_injected } = *relayed;
     let failed = |cause| AttachError::new(format.full_name(), cause);
-    let make = |value_size: usize| {
-        Map::create(&MapSpec {
-            kind: MapKind::Array,
-            key_size: 4,
-            value_size: value_size as u32,
-            max_entries: cpus * ROWS,
-            flags: 0,
-            inner: None,
-            name: "tracer_relay",
-        })
-        .map_err(|errno| failed(Cause::Map("array", errno)))
-    };
+    let make = |size| maps::array(size, cpus * ROWS, "tracer_relay").map_err(failed);
     let (area, scratch) = (make(AREA_SIZE)?, make(SCRATCH_SIZE)?);
     let request = relay::Request { format, context, is_part, is_injected, nests, but_process };
     let mut functions = relay::relay(&request, &emission::names(parts).each())

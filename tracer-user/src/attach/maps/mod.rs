@@ -1,6 +1,7 @@
 //! The maps that all programs of a session share, and the memory that user space shares with them.
 
 mod counters;
+mod create;
 mod rings;
 mod switches;
 mod threads;
@@ -13,6 +14,7 @@ use std::{
 use tracer_abi as abi;
 use tracer_abi::Counters;
 
+pub(crate) use self::create::{array, create, per_cpu, ring_buffer, spec};
 pub use self::{counters::CounterTable, switches::Switches, threads::ThreadTable};
 
 use self::rings::RingMaps;
@@ -64,55 +66,39 @@ pub(crate) struct SessionMaps {
 
 /// Capacity of the pid table.
 const PID_ENTRIES: u32 = 32_768;
+/// Name of scratch memory.
+const SCRATCH: &str = "tracer_scratch";
 
 impl SessionMaps {
     /// Creates the maps and maps their memory. The second value is each CPU's ring.
     pub(crate) fn new(options: &Options) -> Result<(Self, Vec<CpuRing>), AttachError> {
-        let fail = |kind| move |errno| AttachError::new("session", Cause::Map(kind, errno));
-        let rings = RingMaps::new(options.ring_bytes, options.cpus);
-        let (rings, memory) = rings.map_err(|cause| AttachError::new("session", cause))?;
-        let array = |name, value_size: usize, max_entries, flags| {
-            Map::create(&MapSpec {
-                kind: MapKind::Array,
-                key_size: 4,
-                value_size: value_size as u32,
-                max_entries,
-                flags,
-                inner: None,
-                name,
-            })
-            .map_err(fail("array"))
+        let failed = |cause| AttachError::new("session", cause);
+        let (rings, memory) = RingMaps::new(options.ring_bytes, options.cpus).map_err(failed)?;
+        let mmapable = |value_size, max_entries, name| {
+            let spec = spec(MapKind::Array, value_size, max_entries, name);
+            create(&MapSpec { flags: flag::MMAPABLE, ..spec }).map_err(failed)
         };
         // All rows are in one value, which programs access by its address. Older kernels refuse values above 4 MiB.
         let (rows, row) = (options.slots.max(1) * options.cpus, size_of::<Counters>());
-        let whole = array("tracer_counts", rows as usize * row, 1, flag::MMAPABLE);
+        let whole = mmapable(rows as usize * row, 1, "tracer_counts");
         let one_table = whole.is_ok();
-        let counters = whole.or_else(|_| array("tracer_counts", row, rows, flag::MMAPABLE))?;
-        let switches = array("tracer_switch", size_of::<abi::Switches>(), 1, flag::MMAPABLE)?;
-        let pids = Map::create(&MapSpec {
-            kind: MapKind::Hash,
-            key_size: 4,
-            value_size: 1,
-            max_entries: if options.pid_gate || options.pid_lists { PID_ENTRIES } else { 1 },
-            // Preallocated: an allocation at a fork would show among the traced events.
-            flags: 0,
-            inner: None,
-            name: "tracer_pids",
-        })
-        .map_err(fail("hash"))?;
-        let (counts, words) = (counters.mapped(), switches.mapped());
-        let (counts, words) = (counts.map_err(fail("mapped array"))?, words.map_err(fail("mapped array"))?);
+        let counters = whole.or_else(|_| mmapable(row, rows, "tracer_counts"))?;
+        let switches = mmapable(size_of::<abi::Switches>(), 1, "tracer_switch")?;
+        let pids = if options.pid_gate || options.pid_lists { PID_ENTRIES } else { 1 };
+        // Preallocated: an allocation at a fork would show among the traced events.
+        let pids = create(&spec(MapKind::Hash, 1, pids, "tracer_pids")).map_err(failed)?;
+        let mapped = |map: &Map| map.mapped().map_err(|errno| failed(Cause::Map("mapped array", errno)));
+        let (counts, words) = (mapped(&counters)?, mapped(&switches)?);
         let shared = Self {
             counters: CounterTable::new(counters, counts, one_table, options.slots, options.cpus),
             switches: Switches::new(switches, words),
             threads: ThreadTable::new(pids),
-            scratch: array("tracer_scratch", abi::SCRATCH_SIZE, options.cpus, 0)?,
-            cpu_bases: array("tracer_cpus", 8, options.cpus, 0)?,
-            calls: array("tracer_calls", 8, 2 * abi::CALL_NUMBERS, 0)?,
+            scratch: array(abi::SCRATCH_SIZE, options.cpus, SCRATCH).map_err(failed)?,
+            cpu_bases: array(8, options.cpus, "tracer_cpus").map_err(failed)?,
+            calls: array(8, 2 * abi::CALL_NUMBERS, "tracer_calls").map_err(failed)?,
             // aya-log finds the map by its name.
             #[cfg(feature = "bpf-log")]
-            logs: rings::ring_buffer(1 << 17, "AYA_LOGS")
-                .map_err(|cause| AttachError::new("session", cause))?,
+            logs: ring_buffer(1 << 17, "AYA_LOGS").map_err(failed)?,
             nesting: OnceLock::new(),
             rings,
             options: options.clone(),
@@ -160,16 +146,7 @@ impl SessionMaps {
 
     /// Creates scratch memory for one program.
     pub(crate) fn scratch(&self, event: &str) -> Result<Map, AttachError> {
-        Map::create(&MapSpec {
-            kind: MapKind::Array,
-            key_size: 4,
-            value_size: abi::SCRATCH_SIZE as u32,
-            max_entries: self.options.cpus,
-            flags: 0,
-            inner: None,
-            name: "tracer_scratch",
-        })
-        .map_err(|errno| AttachError::new(event, Cause::Map("array", errno)))
+        array(abi::SCRATCH_SIZE, self.options.cpus, SCRATCH).map_err(|cause| AttachError::new(event, cause))
     }
 
     /// Creates the maps for programs that can preempt their own kind, on first use.
@@ -178,19 +155,8 @@ impl SessionMaps {
             return Ok(());
         }
         let max_entries = self.options.cpus * abi::CLAIMS;
-        let spec = MapSpec {
-            kind: MapKind::Array,
-            key_size: 4,
-            value_size: abi::SCRATCH_SIZE as u32,
-            max_entries,
-            flags: 0,
-            inner: None,
-            name: "tracer_scratch",
-        };
-        let scratch = Map::create(&spec).map_err(|errno| Cause::Map("array", errno))?;
-        let value_size = (abi::CLAIM_WORDS * size_of::<u64>()) as u32;
-        let claims = MapSpec { value_size, name: "tracer_claims", ..spec };
-        let claims = Map::create(&claims).map_err(|errno| Cause::Map("array", errno))?;
+        let scratch = array(abi::SCRATCH_SIZE, max_entries, SCRATCH)?;
+        let claims = array(abi::CLAIM_WORDS * size_of::<u64>(), max_entries, "tracer_claims")?;
         let _ = self.nesting.set((scratch, claims));
         Ok(())
     }

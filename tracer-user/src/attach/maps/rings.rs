@@ -9,7 +9,7 @@ use std::{
 use tracer_abi::CONTROL_BYTES;
 
 use crate::{
-    attach::Cause,
+    attach::{Cause, maps},
     sys::{
         Errno,
         bpf::{
@@ -60,7 +60,7 @@ impl RingMaps {
         if bytes < wanted {
             tracing::warn!("this kernel allows rings of {} KiB only", bytes / 1024);
         }
-        let buffers = (0..cpus).map(|_| ring_buffer(CONTROL_BYTES, "tracer_control"));
+        let buffers = (0..cpus).map(|_| maps::ring_buffer(CONTROL_BYTES, "tracer_control"));
         let buffers = buffers.collect::<Result<Vec<_>, _>>()?;
         let controls = Arc::new(by_cpu(&buffers)?);
         let entering = enter(&controls, &buffers).map_err(|errno| Cause::Map("array of maps", errno))?;
@@ -101,30 +101,9 @@ fn enter(outer: &Arc<Map>, inner: &[Map]) -> Result<JoinHandle<Result<(), Errno>
     thread.spawn(entering).map_err(|error| errno_of(&error))
 }
 
-/// Makes a BPF ring buffer.
-pub(super) fn ring_buffer(bytes: u32, name: &str) -> Result<Map, Cause> {
-    let spec = MapSpec {
-        kind: MapKind::RingBuf,
-        key_size: 0,
-        value_size: 0,
-        max_entries: bytes,
-        flags: 0,
-        inner: None,
-        name,
-    };
-    Map::create(&spec).map_err(|errno| Cause::Map("ring buffer", errno))
-}
-
 /// An empty map from the CPU's number to its map.
 fn by_cpu(inner: &[Map]) -> Result<Map, Cause> {
-    let spec = MapSpec {
-        kind: MapKind::ArrayOfMaps,
-        key_size: 4,
-        value_size: 4,
-        max_entries: inner.len() as u32,
-        flags: 0,
-        inner: inner.first().map(AsFd::as_fd),
-        name: "tracer_controls",
-    };
-    Map::create(&spec).map_err(|errno| Cause::Map("array of maps", errno))
+    let inner_map = inner.first().map(AsFd::as_fd);
+    let spec = maps::spec(MapKind::ArrayOfMaps, 4, inner.len() as u32, "tracer_controls");
+    maps::create(&MapSpec { inner: inner_map, ..spec })
 }

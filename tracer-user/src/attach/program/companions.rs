@@ -9,6 +9,7 @@ use crate::{
         close::unlink::FileHook,
         hooks::{self, uprobe},
         link::Link,
+        maps,
     },
     code::{
         asm::Function,
@@ -90,16 +91,8 @@ fn entry_args_program(plan: &ProbePlan, point: &AttachPoint) -> Result<Option<(P
     let (Some(function), Some(entry)) = (entry_args::program(plan), point.entry()) else {
         return Ok(None);
     };
-    let map = Map::create(&MapSpec {
-        kind: MapKind::LruHash,
-        key_size: 8,
-        value_size: 8 * plan.entry_args.len() as u32,
-        max_entries: CALLS,
-        flags: 0,
-        inner: None,
-        name: "tracer_args",
-    })
-    .map_err(|errno| Cause::Map("hash", errno))?;
+    let spec = maps::spec(MapKind::LruHash, 8 * plan.entry_args.len(), CALLS, "tracer_args");
+    let map = maps::create(&MapSpec { key_size: 8, ..spec })?;
     let kind = entry.kind();
     let program = Prog::load_for(kind, entry.purpose(), &bytes(&function, &map), entry_args::PROGRAM)
         .map_err(|error| Cause::Load(kind, error))?;
@@ -109,16 +102,7 @@ fn entry_args_program(plan: &ProbePlan, point: &AttachPoint) -> Result<Option<(P
 /// Returns `None` if the kernel refuses the program. The probe then does not wait for pages that are not in memory.
 fn prefault_program(plan: &ProbePlan, request: &Request<'_>) -> Result<Option<(Prog, Map)>, Cause> {
     let Some(function) = prefault::program(plan) else { return Ok(None) };
-    let map = Map::create(&MapSpec {
-        kind: MapKind::Array,
-        key_size: 4,
-        value_size: prefault::TEXT_SIZE as u32,
-        max_entries: 1,
-        flags: 0,
-        inner: None,
-        name: "tracer_text",
-    })
-    .map_err(|errno| Cause::Map("array", errno))?;
+    let map = maps::array(prefault::TEXT_SIZE, 1, "tracer_text")?;
     let insns = bytes(&function, &map);
     match Prog::load_sleepable(request.point.kind(), request.purpose(), &insns, prefault::PROGRAM) {
         Ok(program) => Ok(Some((program, map))),

@@ -7,11 +7,11 @@ use std::{
 };
 
 use crate::{
-    attach::Cause,
+    attach::{Cause, maps},
     code::asm::{Assembler, Helper, Insn, PSEUDO_MAP_VALUE, Reg, Width},
     kernel::handler::{CHECKS, COPIES, Callees, ENDS, FILLS, KernelText},
     sys::bpf::{
-        map::{Map, MapKind, MapSpec},
+        map::Map,
         prog::{Prog, ProgKind},
     },
 };
@@ -42,16 +42,7 @@ impl TextReader {
     /// # Errors
     /// When the kernel refuses one of them: `bpf_kallsyms_lookup_name` is available since 5.16.
     pub fn new() -> Result<Self, Cause> {
-        let memory = Map::create(&MapSpec {
-            kind: MapKind::Array,
-            key_size: 4,
-            value_size: BLOCK as u32,
-            max_entries: 1,
-            flags: 0,
-            inner: None,
-            name: "tracer_text",
-        })
-        .map_err(|errno| Cause::Map("array", errno))?;
+        let memory = maps::array(BLOCK, 1, "tracer_text")?;
         let load = |asm: Assembler, name| {
             Prog::load(ProgKind::Syscall, &asm.finish(name).bytes(), name)
                 .map_err(|error| Cause::Load(ProgKind::Syscall, error))

@@ -12,7 +12,10 @@ use aya_obj::{EbpfSectionKind, Map as Definition, Object};
 use tracer_abi::{COUNTERS, ENTRY_ARGS, PARAMS, Params, SWITCHES};
 
 use crate::{
-    attach::{Cause, maps::SessionMaps},
+    attach::{
+        Cause,
+        maps::{self, SessionMaps},
+    },
     code::{
         asm::{Assembler, Function, Insn, Reg},
         link, listing,
@@ -255,16 +258,8 @@ pub(super) fn finish<'a>(
 /// A frozen array with one value: memory whose content the verifier knows.
 pub(crate) fn constant_map(data: &[u8]) -> Result<Map, Cause> {
     let fail = |errno| Cause::Map("read-only array", errno);
-    let map = Map::create(&MapSpec {
-        kind: MapKind::Array,
-        key_size: 4,
-        value_size: data.len() as u32,
-        max_entries: 1,
-        flags: flag::RDONLY_PROG,
-        inner: None,
-        name: "tracer_const",
-    })
-    .map_err(fail)?;
+    let spec = maps::spec(MapKind::Array, data.len(), 1, "tracer_const");
+    let map = Map::create(&MapSpec { flags: flag::RDONLY_PROG, ..spec }).map_err(fail)?;
     map.update(&0_u32.to_ne_bytes(), data).map_err(fail)?;
     map.freeze().map_err(fail)?;
     Ok(map)

@@ -7,11 +7,11 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use tracer_abi::{TASK_RING, TASKS, TASKS_LOST, TaskEvent};
 
-use super::Cause;
+use super::{Cause, maps};
 use crate::{
     kernel::Cast,
     sys::bpf::{
-        map::{Map, MapKind, MapSpec},
+        map::{Map, MapKind},
         prog::Prog,
         ring::{Drained, RingMemory, Seen},
     },
@@ -53,26 +53,8 @@ impl Tasks {
     /// # Errors
     /// When the kernel refuses maps or programs.
     pub fn follow(offsets: TaskOffsets, cast: Option<Cast>) -> Result<Self, Cause> {
-        let table = Map::create(&MapSpec {
-            kind: MapKind::Hash,
-            key_size: 4,
-            value_size: 8,
-            max_entries: ENTRIES,
-            flags: 0,
-            inner: None,
-            name: "tracer_tasks",
-        })
-        .map_err(|errno| Cause::Map("hash", errno))?;
-        let ring = Map::create(&MapSpec {
-            kind: MapKind::RingBuf,
-            key_size: 0,
-            value_size: 0,
-            max_entries: RING_BYTES,
-            flags: 0,
-            inner: None,
-            name: "tracer_births",
-        })
-        .map_err(|errno| Cause::Map("ring buffer", errno))?;
+        let table = maps::create(&maps::spec(MapKind::Hash, 8, ENTRIES, "tracer_tasks"))?;
+        let ring = maps::ring_buffer(RING_BYTES, "tracer_births")?;
         table.update(&TASKS_LOST.to_ne_bytes(), &[0; 8]).map_err(|errno| Cause::Map("hash", errno))?;
         let templates = [
             ("tasks_fork", "sched_process_fork"),
