@@ -3,7 +3,6 @@
 use super::hooks::{
     fentry::{self, Function},
     kprobe::KernelPlace,
-    kprobe_multi,
     uprobe::FilePlace,
 };
 use crate::sys::bpf::prog::{ProgKind, Purpose};
@@ -140,7 +139,7 @@ impl AttachPoint {
         match self {
             Self::Fentry(function) => fentry::purpose(function, false),
             Self::Fexit(function) => fentry::purpose(function, true),
-            Self::KprobeMulti { .. } | Self::Shared { .. } => kprobe_multi::purpose(),
+            Self::KprobeMulti { .. } | Self::Shared { .. } => Purpose::Multi,
             _ => Purpose::Any,
         }
     }

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     kernel::{Cast, syscalls::Registers},
-    sys::bpf::prog::{Prog, ProgKind},
+    sys::bpf::prog::ProgKind,
 };
 
 /// The location from which programs read the preempt count.
@@ -139,11 +139,9 @@ pub fn locate_preempt(wait_id: u16, place: PreemptLocation, cpus: u32) -> Result
         PreemptLocation::InTask(offset) => (0, i64::from(offset)),
     };
     let locate: Vec<u8> = [thread, distance, in_task].iter().flat_map(|word| word.to_ne_bytes()).collect();
-    let image = object::plain("locate_context", &[("LOCATE", &locate)], None, |map| {
-        (map == FOUND).then(|| found.as_fd())
-    })?;
-    let program = Prog::load(ProgKind::Tracepoint, &image.bytes(), "locate_context")
-        .map_err(|error| Cause::Load(ProgKind::Tracepoint, error))?;
+    let found_map = |map: &str| (map == FOUND).then(|| found.as_fd());
+    let program =
+        object::load_plain(ProgKind::Tracepoint, "locate_context", &[("LOCATE", &locate)], None, found_map)?;
     let link = tracepoint::attach(&program, wait_id)?;
     match place {
         PreemptLocation::BehindRegs(_) => on_every_cpu(cpus, wait_for_nobody)?,

@@ -5,10 +5,10 @@
 
 use rustix::{process::getpid, thread::gettid};
 
-use super::Cause;
+use super::{Cause, program::load};
 use crate::{
     code::asm::{Alu, Assembler, Helper, Reg},
-    sys::bpf::prog::{Prog, ProgKind},
+    sys::bpf::prog::{Prog, ProgKind, Purpose},
 };
 
 /// Inode of the initial pid namespace, `PROC_PID_INIT_INO` of include/linux/proc_ns.h.
@@ -80,8 +80,7 @@ fn reader(process: bool) -> Result<Prog, Cause> {
         asm.alu(Alu::Rsh, Reg::R0, 32);
     }
     asm.exit();
-    Prog::load(ProgKind::Syscall, &asm.finish("own_ids").bytes(), "own_ids")
-        .map_err(|error| Cause::Load(ProgKind::Syscall, error))
+    load::load(ProgKind::Syscall, Purpose::Any, &asm.finish("own_ids").insns, "own_ids")
 }
 
 #[cfg(test)]

@@ -6,24 +6,20 @@
 //! an empty table means that the event is disabled. A killed daemon leaves its relays and their rings until the next
 //! daemon takes the names over. An emission inside another emission of the same event on a CPU is lost and counted.
 
-use std::{
-    mem::offset_of,
-    os::fd::{AsFd, AsRawFd},
-    path::Path,
-};
+use std::{mem::offset_of, os::fd::AsFd, path::Path};
 
 use tracer_abi::{EMIT_FIELDS, Emitting, LAYOUT, Stage, layout, pins};
 
-use super::{AttachError, Block, Cause, maps};
+use super::{AttachError, Block, Cause, maps, program::load};
 use crate::{
     code::{
-        asm::{self, Assembler, Cond, Helper, MapRef, Reg, Width},
+        asm::{Assembler, Cond, Helper, MapRef, Reg, Width},
         join,
     },
     event::synthetic::Event,
     sys::bpf::{
         map::{Map, MapKind},
-        prog::{Prog, ProgKind},
+        prog::{Prog, ProgKind, Purpose},
     },
 };
 
@@ -134,12 +130,12 @@ impl Pinned {
         asm.bind(out);
         asm.mov(Reg::R0, 0);
         asm.exit();
-        let mut relay = asm.finish("relay");
-        asm::bind(&mut relay.insns, |map| (map == MapRef::Stage).then_some(self.stage.as_fd().as_raw_fd()))
-            .map_err(|map| AttachError::new(title, Cause::NoHook(format!("there is no map {map}"))))?;
-        let insns = join::join(&[relay], &[(EMISSION, emission.insns())]);
-        let bytes: Vec<u8> = insns.iter().flat_map(|insn| insn.encode()).collect();
-        Prog::load(kind, &bytes, title).map_err(|error| AttachError::new(title, Cause::Load(kind, error)))
+        let failed = |cause| AttachError::new(title, cause);
+        let mut functions = [asm.finish("relay")];
+        load::bind(&mut functions, |map| (map == MapRef::Stage).then_some(self.stage.as_fd()))
+            .map_err(failed)?;
+        let insns = join::join(&functions, &[(EMISSION, emission.insns())]);
+        load::load(kind, Purpose::Any, &insns, title).map_err(failed)
     }
 }
 

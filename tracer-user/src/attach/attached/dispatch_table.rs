@@ -17,7 +17,10 @@ use crate::{
     attach::{
         AttachPoint, Cause,
         hooks::uprobe::{self, FilePlace},
-        program::builder::{Key, LoadedProgram},
+        program::{
+            builder::{Key, LoadedProgram},
+            load,
+        },
     },
     event::Slot,
     sys::{
@@ -74,7 +77,8 @@ impl DispatchTable {
         if let Some(empty) = &self.empty {
             return Ok(Arc::clone(empty));
         }
-        let empty = Arc::new(entry::load_empty(self.kind, self.purpose())?);
+        let empty =
+            Arc::new(load::load(self.kind, self.purpose(), &load::nothing("empty").insns, "tracer_empty")?);
         self.empty = Some(Arc::clone(&empty));
         Ok(empty)
     }

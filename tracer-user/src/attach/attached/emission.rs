@@ -2,17 +2,14 @@
 //! record. Synthetic events have no hook of their own. Programs of other events emit them in the kernel, and user
 //! space injects them. The same generated functions process the record in both cases.
 
-use std::{
-    os::fd::{AsFd, AsRawFd},
-    sync::Arc,
-};
+use std::{os::fd::AsFd, sync::Arc};
 
 use tracer_abi::INJECT_SIZE;
 
 use crate::{
-    attach::{AttachError, Cause, maps},
+    attach::{AttachError, maps, program::load},
     code::{
-        asm::{self, Function, Insn, MapRef},
+        asm::{Function, Insn, MapRef},
         join, lower,
     },
     event::synthetic::Event,
@@ -54,11 +51,6 @@ impl Block {
     pub fn insns(&self) -> &[Insn] {
         &self.insns
     }
-
-    /// The encoded instructions for the kernel.
-    pub(crate) fn bytes(&self) -> Vec<u8> {
-        self.insns.iter().flat_map(|insn| insn.encode()).collect()
-    }
 }
 
 /// The code that one program calls to emit the synthetic event with this id. `parts`, from `Session::block`, process
@@ -70,11 +62,10 @@ impl Block {
 pub fn emission(event: &Event, id: u16, parts: &[Block]) -> Result<Option<Block>, AttachError> {
     let failed = |cause| AttachError::new(&event.name, cause);
     let area = maps::per_cpu(INJECT_SIZE, "tracer_emit").map_err(failed)?;
-    let names = names(parts);
-    let Some(mut function) = lower::emission(event, id, &names.each()) else { return Ok(None) };
-    asm::bind(&mut function.insns, |map| (map == MapRef::Emission).then_some(area.as_fd().as_raw_fd()))
-        .map_err(|map| AttachError::new(&event.name, Cause::NoHook(format!("there is no map {map}"))))?;
-    Ok(Some(Block::joined(&[function], parts, vec![Arc::new(area)])))
+    let Some(function) = lower::emission(event, id, &names(parts).each()) else { return Ok(None) };
+    let mut functions = [function];
+    load::bind(&mut functions, |map| (map == MapRef::Emission).then_some(area.as_fd())).map_err(failed)?;
+    Ok(Some(Block::joined(&functions, parts, vec![Arc::new(area)])))
 }
 
 /// Names of the parts.

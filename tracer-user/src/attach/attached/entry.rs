@@ -6,14 +6,11 @@
 //! ([`OwnGate`]) has an array with a single entry, for programs that cannot share an array: an array takes programs
 //! of one type and, at functions, of one function.
 
-use std::{
-    os::fd::{AsFd, AsRawFd},
-    sync::Arc,
-};
+use std::{os::fd::AsFd, sync::Arc};
 
 use crate::{
-    attach::{Cause, maps},
-    code::asm::{self, Alu, Assembler, Atomic, Cond, Function, Helper, MapRef, Reg, Width},
+    attach::{Cause, maps, program::load},
+    code::asm::{Alu, Assembler, Atomic, Cond, Function, Helper, MapRef, Reg, Width},
     sys::bpf::{
         map::{Map, MapKind},
         prog::{Prog, ProgKind, Purpose},
@@ -119,27 +116,19 @@ pub(crate) fn load_gate(
     hits: Option<&Map>,
     name: &'static str,
 ) -> Result<Prog, Cause> {
-    let mut function = code(source, |asm| {
+    let function = code(source, |asm| {
         if hits.is_some() {
             count(asm);
         }
     });
-    let bound = asm::bind(&mut function.insns, |map| match map {
-        MapRef::Programs => Some(array.as_fd().as_raw_fd()),
-        MapRef::Hits => hits.map(|hits| hits.as_fd().as_raw_fd()),
+    let mut functions = [function];
+    load::bind(&mut functions, |map| match map {
+        MapRef::Programs => Some(array.as_fd()),
+        MapRef::Hits => hits.map(AsFd::as_fd),
         _ => None,
-    });
-    bound.map_err(|map| Cause::NoHook(format!("there is no map {map}")))?;
-    Prog::load_for(kind, purpose, &function.bytes(), name).map_err(|error| Cause::Load(kind, error))
-}
-
-/// Loads a program that does nothing.
-pub(crate) fn load_empty(kind: ProgKind, purpose: Purpose<'_>) -> Result<Prog, Cause> {
-    let mut asm = Assembler::new();
-    asm.mov(Reg::R0, 0);
-    asm.exit();
-    Prog::load_for(kind, purpose, &asm.finish("empty").bytes(), "tracer_empty")
-        .map_err(|error| Cause::Load(kind, error))
+    })?;
+    let [function] = functions;
+    load::load(kind, purpose, &function.insns, name)
 }
 
 /// Emits how a gate counts a hit.

@@ -2,7 +2,7 @@
 
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
-    os::fd::{AsFd, AsRawFd},
+    os::fd::AsFd,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -21,10 +21,10 @@ use crate::{
         hooks::{self, syscalls::DispatcherLink},
         link::Link,
         maps,
-        program::builder::LoadedProgram,
+        program::{builder::LoadedProgram, load},
     },
     code::{
-        asm::{self, Helper, Insn, MapRef},
+        asm::{Helper, Insn, MapRef},
         join,
         lower::hist::{self, SCRATCH_SIZE},
     },
@@ -38,7 +38,7 @@ use crate::{
         Errno,
         bpf::{
             map::{Map, MapKind, MapSpec, MappedArray, flag},
-            prog::{Prog, ProgKind},
+            prog::{ProgKind, Purpose},
             quiesce,
         },
     },
@@ -120,7 +120,7 @@ fn try_attach(
     let kind = point.kind();
     // The loaded program keeps the maps.
     let (insns, _scratch) = assembled(request, counts, context)?;
-    let program = load(&insns, kind)?;
+    let program = loaded(&insns, kind)?;
     // At a raw tracepoint the stack has the frames of programs. Their number must be known, and it is not known in a
     // sequence.
     let counts_frames =
@@ -179,7 +179,7 @@ pub fn replace(
     let failed = |cause| AttachError::new(request.hist.event.full_name(), cause);
     let made = assembled(request, counts, context);
     // The loaded program keeps the maps.
-    let program = made.and_then(|(insns, _scratch)| load(&insns, attached.point().kind()));
+    let program = made.and_then(|(insns, _scratch)| loaded(&insns, attached.point().kind()));
     program.and_then(|program| attached.set_program(program)).map_err(failed)
 }
 
@@ -198,9 +198,8 @@ pub fn part(
     Ok(Block::new(insns, inner.chain(scratch.map(Arc::new)).collect()))
 }
 
-fn load(insns: &[Insn], kind: ProgKind) -> Result<Arc<LoadedProgram>, Cause> {
-    let bytes: Vec<u8> = insns.iter().flat_map(|insn| insn.encode()).collect();
-    let program = Prog::load(kind, &bytes, hist::PROGRAM).map_err(|error| Cause::Load(kind, error))?;
+fn loaded(insns: &[Insn], kind: ProgKind) -> Result<Arc<LoadedProgram>, Cause> {
+    let program = load::load(kind, Purpose::Any, insns, hist::PROGRAM)?;
     Ok(Arc::new(LoadedProgram { program: Arc::new(program), scratch: None }))
 }
 
@@ -220,24 +219,17 @@ fn assembled(
     // The program may request snapshots.
     context.session.map_or(Ok(()), |session| session.maps.complete())?;
     let owner = |number: u16| context.owners.get(usize::from(number)).map(|counts| counts.table.as_fd());
-    let descriptor = |map| {
-        let map = match map {
-            MapRef::HistTable => Some(counts.table.as_fd()),
-            MapRef::HistDrops => Some(counts.drops.as_fd()),
-            MapRef::HistScratch => scratch.as_ref().map(AsFd::as_fd),
-            MapRef::HistSnapshot => counts.snapshot.as_ref().map(AsFd::as_fd),
-            MapRef::HistOwner(number) => owner(number),
-            MapRef::Controls => of_session(tracer_abi::CONTROLS),
-            MapRef::Switches => of_session(tracer_abi::SWITCHES),
-            MapRef::Pids => of_session(tracer_abi::PIDS),
-            _ => None,
-        };
-        map.map(|map| map.as_raw_fd())
-    };
-    for function in &mut program.functions {
-        asm::bind(&mut function.insns, descriptor)
-            .map_err(|map| Cause::NoHook(format!("there is no map {map}")))?;
-    }
+    load::bind(&mut program.functions, |map| match map {
+        MapRef::HistTable => Some(counts.table.as_fd()),
+        MapRef::HistDrops => Some(counts.drops.as_fd()),
+        MapRef::HistScratch => scratch.as_ref().map(AsFd::as_fd),
+        MapRef::HistSnapshot => counts.snapshot.as_ref().map(AsFd::as_fd),
+        MapRef::HistOwner(number) => owner(number),
+        MapRef::Controls => of_session(tracer_abi::CONTROLS),
+        MapRef::Switches => of_session(tracer_abi::SWITCHES),
+        MapRef::Pids => of_session(tracer_abi::PIDS),
+        _ => None,
+    })?;
     let blocks = context.emissions.iter().enumerate();
     let blocks: Vec<(String, &Block)> =
         blocks.filter_map(|(number, block)| Some((hist::emission(number), block.as_ref()?))).collect();

@@ -1,10 +1,7 @@
 //! Relays: programs that pass an event's records to dependents (`code::lower::relay`). Each is attached behind its
 //! own gate, like the programs of dynamic events, so that one word exchanges its dependents.
 
-use std::{
-    os::fd::{AsFd, AsRawFd},
-    sync::Arc,
-};
+use std::{os::fd::AsFd, sync::Arc};
 
 use tracer_abi::SCRATCH_SIZE;
 
@@ -14,14 +11,16 @@ use super::{
     lifecycle::{Attached, Dispatch},
 };
 use crate::{
-    attach::{AttachError, AttachPoint, Cause, Session, maps, program::builder::LoadedProgram},
+    attach::{
+        AttachError, AttachPoint, Cause, Session, maps,
+        program::{builder::LoadedProgram, load},
+    },
     code::{
-        asm::{self, MapRef},
+        asm::MapRef,
         lower::relay::{self, AREA_SIZE, ROWS},
     },
     event::Format,
     plan::source::ProgramContext,
-    sys::bpf::prog::Prog,
 };
 
 /// Parameters of a relay.
@@ -53,14 +52,12 @@ pub fn relayed(relayed: &Relayed<'_>, cpus: u32, parts: &[Block]) -> Result<Bloc
     let request = relay::Request { format, context, is_part, is_injected, nests, but_process };
     let mut functions = relay::relay(&request, &emission::names(parts).each())
         .map_err(|error| failed(Cause::Lower(error)))?;
-    for function in &mut functions {
-        let bound = asm::bind(&mut function.insns, |map| match map {
-            MapRef::RelayArea => Some(area.as_fd().as_raw_fd()),
-            MapRef::RelayScratch => Some(scratch.as_fd().as_raw_fd()),
-            _ => None,
-        });
-        bound.map_err(|map| failed(Cause::NoHook(format!("there is no map {map}"))))?;
-    }
+    load::bind(&mut functions, |map| match map {
+        MapRef::RelayArea => Some(area.as_fd()),
+        MapRef::RelayScratch => Some(scratch.as_fd()),
+        _ => None,
+    })
+    .map_err(failed)?;
     Ok(Block::joined(&functions, parts, vec![Arc::new(area), Arc::new(scratch)]))
 }
 
@@ -117,9 +114,8 @@ impl Session {
         let relay =
             Relayed { format, context, nests: point.nests(), is_part: false, but_process, is_injected };
         let block = relayed(&relay, self.maps.cpus(), parts)?;
-        let kind = point.kind();
-        let program = Prog::load_for(kind, point.purpose(), &block.bytes(), &format.name)
-            .map_err(|error| AttachError::new(format.full_name(), Cause::Load(kind, error)))?;
+        let program = load::load(point.kind(), point.purpose(), block.insns(), &format.name)
+            .map_err(|cause| AttachError::new(format.full_name(), cause))?;
         Ok(Arc::new(LoadedProgram { program: Arc::new(program), scratch: None }))
     }
 }

@@ -1,7 +1,7 @@
 //! Entries or returns of many kernel functions through one link (`BPF_TRACE_KPROBE_MULTI`, 5.18), by the kernel's
 //! fprobe.
 
-use std::{os::fd::AsFd, sync::OnceLock};
+use std::sync::LazyLock;
 
 use super::trial;
 use crate::{
@@ -9,31 +9,17 @@ use crate::{
     sys::{
         Errno,
         bpf::{
-            feature::{ATTACH_KPROBE_MULTI, Trial, link_kprobe_multi_to_nothing, load},
-            prog::{Prog, ProgKind, Purpose},
+            feature::{ATTACH_KPROBE_MULTI, link_kprobe_multi_to_nothing},
+            prog::Prog,
         },
     },
 };
 
 /// Whether the kernel has kprobe.multi links.
 pub(crate) fn is_there() -> bool {
-    static KNOWN: OnceLock<bool> = OnceLock::new();
-    *KNOWN.get_or_init(|| {
-        let trial = Trial {
-            kind: ProgKind::Kprobe as u32,
-            attach_type: ATTACH_KPROBE_MULTI,
-            attach_btf_id: 0,
-            flags: 0,
-            insns: &trial::program(),
-        };
-        load(&trial)
-            .is_ok_and(|program| link_kprobe_multi_to_nothing(program.as_fd()).err() == Some(Errno::INVAL))
-    })
-}
-
-/// The expected attach type for loading such a program.
-pub(crate) fn purpose() -> Purpose<'static> {
-    Purpose::Multi
+    static KNOWN: LazyLock<bool> =
+        LazyLock::new(|| trial::has_links(ATTACH_KPROBE_MULTI, link_kprobe_multi_to_nothing, Errno::INVAL));
+    *KNOWN
 }
 
 /// Attaches a program to functions by their addresses.

@@ -81,11 +81,9 @@ impl Dispatcher {
         let array = program_array(CALL_NUMBERS, "tracer_syscalls")?;
         let name = if enter { "sys_enter" } else { "sys_exit" };
         let offset = number_offset.to_ne_bytes();
-        let image = object::plain(name, &[("NUMBER_OFFSET", &offset)], cast, |map| {
-            (map == SYSCALLS).then(|| array.as_fd())
-        })?;
-        let program = Prog::load(ProgKind::RawTracepoint, &image.bytes(), name)
-            .map_err(|error| Cause::Load(ProgKind::RawTracepoint, error))?;
+        let maps = |map: &str| (map == SYSCALLS).then(|| array.as_fd());
+        let constants: [(&str, &[u8]); 1] = [("NUMBER_OFFSET", &offset)];
+        let program = object::load_plain(ProgKind::RawTracepoint, name, &constants, cast, maps)?;
         let program = Arc::new(program);
         let hooked = (link.attach)(&program, name)?;
         Ok(Self { array: Arc::new(array), _program: program, _hooked: hooked })

@@ -4,8 +4,8 @@
 use std::{
     any::Any,
     ffi::CString,
-    os::fd::{AsFd, OwnedFd},
-    sync::{Arc, OnceLock},
+    os::fd::OwnedFd,
+    sync::{Arc, LazyLock},
 };
 
 use crate::{
@@ -14,8 +14,8 @@ use crate::{
     sys::{
         Errno,
         bpf::{
-            feature::{ATTACH_UPROBE_MULTI, Trial, link_uprobe_multi_to_root, load},
-            prog::{Prog, ProgKind, Purpose},
+            feature::{ATTACH_UPROBE_MULTI, link_uprobe_multi_to_root},
+            prog::{Prog, Purpose},
         },
         perf,
     },
@@ -37,18 +37,9 @@ pub struct FilePlace {
 
 /// Whether the kernel has uprobe.multi links.
 fn has_multi() -> bool {
-    static KNOWN: OnceLock<bool> = OnceLock::new();
-    *KNOWN.get_or_init(|| {
-        let trial = Trial {
-            kind: ProgKind::Kprobe as u32,
-            attach_type: ATTACH_UPROBE_MULTI,
-            attach_btf_id: 0,
-            flags: 0,
-            insns: &trial::program(),
-        };
-        load(&trial)
-            .is_ok_and(|program| link_uprobe_multi_to_root(program.as_fd()).err() == Some(Errno::BADF))
-    })
+    static KNOWN: LazyLock<bool> =
+        LazyLock::new(|| trial::has_links(ATTACH_UPROBE_MULTI, link_uprobe_multi_to_root, Errno::BADF));
+    *KNOWN
 }
 
 /// The expected attach type for loading such a program.

@@ -17,10 +17,11 @@ use tracer_abi::{Params, params};
 
 use super::{
     companions::Companions,
+    load,
     object::{self, Functions, Image, Memory},
 };
 use crate::{
-    attach::{AttachError, AttachPoint, Cause, Context, Request, Threads, maps::SessionMaps},
+    attach::{AttachError, AttachPoint, Context, Request, Threads, maps::SessionMaps},
     event::Slot,
     plan::source::ProgramContext,
     sys::bpf::{
@@ -119,7 +120,7 @@ impl ProgramBuilder<'_> {
     ) -> Result<LoadedProgram, AttachError> {
         let (image, scratch) = self.image(request, slot, known.map(AsRef::as_ref), companions)?;
         let scratch = scratch.map(Arc::new).or_else(|| known.cloned());
-        Ok(LoadedProgram { program: Arc::new(load(request, &image)?), scratch })
+        Ok(LoadedProgram { program: loaded(request, &image)?, scratch })
     }
 
     /// The parameters that are constant once a request's program is loaded.
@@ -234,10 +235,7 @@ impl ProgramBuilder<'_> {
     ) -> Result<Arc<LoadedProgram>, AttachError> {
         let (image, scratch) =
             self.linked(request, &generated.functions, &generated.fixed, None, &Companions::default())?;
-        Ok(Arc::new(LoadedProgram {
-            program: Arc::new(load(request, &image)?),
-            scratch: scratch.map(Arc::new),
-        }))
+        Ok(Arc::new(LoadedProgram { program: loaded(request, &image)?, scratch: scratch.map(Arc::new) }))
     }
 }
 
@@ -304,10 +302,10 @@ impl BulkBuilder {
     }
 }
 
-fn load(request: &Request<'_>, image: &Image) -> Result<Prog, AttachError> {
-    let kind = request.point.kind();
-    Prog::load_for(kind, request.purpose(), &image.bytes(), &request.format.name)
-        .map_err(|error| AttachError::new(request.format.full_name(), Cause::Load(kind, error)))
+fn loaded(request: &Request<'_>, image: &Image) -> Result<Arc<Prog>, AttachError> {
+    load::load(request.point.kind(), request.purpose(), &image.insns, &request.format.name)
+        .map(Arc::new)
+        .map_err(|cause| AttachError::new(request.format.full_name(), cause))
 }
 
 /// Whether a request's program needs scratch memory.

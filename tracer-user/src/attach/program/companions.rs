@@ -1,7 +1,7 @@
 //! Companion programs of a probe. One stores a function's arguments at its entry for its return. Another faults in
 //! user memory before the probe reads it.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 use crate::{
     attach::{
@@ -10,6 +10,7 @@ use crate::{
         hooks::{self, uprobe},
         link::Link,
         maps,
+        program::load,
     },
     code::{
         asm::Function,
@@ -68,9 +69,7 @@ impl Companions {
             Err(error) => tracing::debug!("no prefault program: {error}"),
         }
     }
-}
 
-impl Companions {
     /// The prefault program of a probe at a file; its link is made together with the probe's own.
     pub(crate) fn prefault(&self) -> Option<&Prog> {
         self.prefault.as_ref().map(|(program, _)| program)
@@ -88,23 +87,23 @@ impl Companions {
 }
 
 fn entry_args_program(plan: &ProbePlan, point: &AttachPoint) -> Result<Option<(Prog, Map)>, Cause> {
-    let (Some(function), Some(entry)) = (entry_args::program(plan), point.entry()) else {
+    let (Some(mut function), Some(entry)) = (entry_args::program(plan), point.entry()) else {
         return Ok(None);
     };
     let spec = maps::spec(MapKind::LruHash, 8 * plan.entry_args.len(), CALLS, "tracer_args");
     let map = maps::create(&MapSpec { key_size: 8, ..spec })?;
-    let kind = entry.kind();
-    let program = Prog::load_for(kind, entry.purpose(), &bytes(&function, &map), entry_args::PROGRAM)
-        .map_err(|error| Cause::Load(kind, error))?;
+    bind(&mut function, &map)?;
+    let program = load::load(entry.kind(), entry.purpose(), &function.insns, entry_args::PROGRAM)?;
     Ok(Some((program, map)))
 }
 
 /// Returns `None` if the kernel refuses the program. The probe then does not wait for pages that are not in memory.
 fn prefault_program(plan: &ProbePlan, request: &Request<'_>) -> Result<Option<(Prog, Map)>, Cause> {
-    let Some(function) = prefault::program(plan) else { return Ok(None) };
+    let Some(mut function) = prefault::program(plan) else { return Ok(None) };
     let map = maps::array(prefault::TEXT_SIZE, 1, "tracer_text")?;
-    let insns = bytes(&function, &map);
-    match Prog::load_sleepable(request.point.kind(), request.purpose(), &insns, prefault::PROGRAM) {
+    bind(&mut function, &map)?;
+    match Prog::load_sleepable(request.point.kind(), request.purpose(), &function.bytes(), prefault::PROGRAM)
+    {
         Ok(program) => Ok(Some((program, map))),
         Err(error) => {
             tracing::debug!("no prefault program: {error}: {}", error.log);
@@ -113,11 +112,7 @@ fn prefault_program(plan: &ProbePlan, request: &Request<'_>) -> Result<Option<(P
     }
 }
 
-/// Encodes a function's instructions, all of whose references are to this map.
-fn bytes(function: &Function, map: &Map) -> Vec<u8> {
-    let mut insns = function.insns.clone();
-    for insn in insns.iter_mut().filter(|insn| insn.map.is_some()) {
-        (insn.imm, insn.map) = (map.as_fd().as_raw_fd(), None);
-    }
-    insns.iter().flat_map(|insn| insn.encode()).collect()
+/// Replaces all references of a function to maps, which are to this one.
+fn bind(function: &mut Function, map: &Map) -> Result<(), Cause> {
+    load::bind(std::slice::from_mut(function), |_| Some(map.as_fd()))
 }

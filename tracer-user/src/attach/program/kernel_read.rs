@@ -9,13 +9,13 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use super::object;
+use super::{load, object};
 use crate::{
     attach::Cause,
     code::asm::{Assembler, Helper, Insn, PSEUDO_MAP_VALUE, Reg, Width},
     sys::bpf::{
         map::Map,
-        prog::{Prog, ProgKind},
+        prog::{Prog, ProgKind, Purpose},
     },
 };
 
@@ -33,8 +33,7 @@ pub fn kernel_word(address: u64) -> Result<u64, Cause> {
     asm.load(Width::D, Reg::R1, Reg::R10, -8);
     asm.store(Width::D, Reg::R6, 0, Reg::R1);
     asm.exit();
-    let program = Prog::load(ProgKind::Syscall, &asm.finish("read").bytes(), "tracer_read")
-        .map_err(|error| Cause::Load(ProgKind::Syscall, error))?;
+    let program = load::load(ProgKind::Syscall, Purpose::Any, &asm.finish("read").insns, "tracer_read")?;
     let mut word = [0; 8];
     match program.run(&mut word).map_err(|errno| Cause::System("test run of a program", errno))? {
         0 => Ok(u64::from_ne_bytes(word)),
@@ -85,8 +84,7 @@ impl Hashes {
         }
         asm.mov(Reg::R0, 0);
         asm.exit();
-        let program = Prog::load(ProgKind::Syscall, &asm.finish("hash").bytes(), "tracer_hash")
-            .map_err(|error| Cause::Load(ProgKind::Syscall, error))?;
+        let program = load::load(ProgKind::Syscall, Purpose::Any, &asm.finish("hash").insns, "tracer_hash")?;
         Ok(Self { program, _format: format, known: Mutex::default() })
     }
 

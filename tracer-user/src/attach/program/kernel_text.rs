@@ -7,12 +7,12 @@ use std::{
 };
 
 use crate::{
-    attach::{Cause, maps},
+    attach::{Cause, maps, program::load},
     code::asm::{Assembler, Helper, Insn, PSEUDO_MAP_VALUE, Reg, Width},
     kernel::handler::{CHECKS, COPIES, Callees, ENDS, FILLS, KernelText},
     sys::bpf::{
         map::Map,
-        prog::{Prog, ProgKind},
+        prog::{Prog, ProgKind, Purpose},
     },
 };
 
@@ -43,10 +43,8 @@ impl TextReader {
     /// When the kernel refuses one of them: `bpf_kallsyms_lookup_name` is available since 5.16.
     pub fn new() -> Result<Self, Cause> {
         let memory = maps::array(BLOCK, 1, "tracer_text")?;
-        let load = |asm: Assembler, name| {
-            Prog::load(ProgKind::Syscall, &asm.finish(name).bytes(), name)
-                .map_err(|error| Cause::Load(ProgKind::Syscall, error))
-        };
+        let load =
+            |asm: Assembler, name| load::load(ProgKind::Syscall, Purpose::Any, &asm.finish(name).insns, name);
         let address_of_memory = |asm: &mut Assembler, register| {
             let descriptor = memory.as_fd().as_raw_fd().cast_unsigned();
             let [mut first, second] = Insn::imm64(register, u64::from(descriptor));

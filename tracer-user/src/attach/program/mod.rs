@@ -8,6 +8,7 @@ pub(crate) mod hit_actions;
 pub(crate) mod inject;
 pub(crate) mod kernel_read;
 pub(crate) mod kernel_text;
+pub(crate) mod load;
 #[cfg(feature = "bpf-log")]
 pub(crate) mod logs;
 pub(crate) mod object;

@@ -15,9 +15,10 @@ use crate::{
     attach::{
         Cause,
         maps::{self, SessionMaps},
+        program::load,
     },
     code::{
-        asm::{Assembler, Function, Insn, Reg},
+        asm::{Function, Insn},
         link, listing,
         lower::{self, Needs},
         opt::{self, Frozen, Known},
@@ -25,7 +26,10 @@ use crate::{
     event::Format,
     kernel::Cast,
     plan::{filter::Filter, source::ProgramContext, trigger::Trigger},
-    sys::bpf::map::{Map, MapKind, MapSpec, flag},
+    sys::bpf::{
+        map::{Map, MapKind, MapSpec, flag},
+        prog::{Prog, ProgKind, Purpose},
+    },
 };
 
 /// The templates of `tracer-ebpf`, built by `cargo xtask ebpf`; the same for all architectures.
@@ -102,15 +106,7 @@ impl Functions {
 
     /// Functions for templates that call none, because the linker needs every symbol defined.
     fn stubs() -> Vec<Function> {
-        [tracer_abi::FILTER, tracer_abi::RECORD, tracer_abi::TRIGGER]
-            .into_iter()
-            .map(|name| {
-                let mut asm = Assembler::new();
-                asm.mov(Reg::R0, 0);
-                asm.exit();
-                asm.finish(name)
-            })
-            .collect()
+        [tracer_abi::FILTER, tracer_abi::RECORD, tracer_abi::TRIGGER].into_iter().map(load::nothing).collect()
     }
 }
 
@@ -120,13 +116,6 @@ pub(crate) struct Image {
     pub(crate) insns: Vec<Insn>,
     /// Frozen maps that the instructions refer to by descriptor. The program keeps them once it is loaded.
     pub(crate) constants: Vec<Map>,
-}
-
-impl Image {
-    /// The encoded instructions for the kernel, eight bytes each.
-    pub(crate) fn bytes(&self) -> Vec<u8> {
-        self.insns.iter().flat_map(|insn| insn.encode()).collect()
-    }
 }
 
 /// Links a template with its functions, relocates it, and returns the instructions.
@@ -163,14 +152,16 @@ pub(super) fn linked(functions: &[Function]) -> Result<Vec<u8>, Cause> {
     link::link(TEMPLATES, functions).map_err(|error| Cause::Link(error.to_string()))
 }
 
-/// The instructions of a template that calls no generated function.
-pub(crate) fn plain<'a>(
+/// Loads a template that calls no generated function.
+pub(crate) fn load_plain<'a>(
+    kind: ProgKind,
     template: &str,
     constants: &[(&str, &[u8])],
     cast: Option<Cast>,
     map: impl Fn(&str) -> Option<BorrowedFd<'a>>,
-) -> Result<Image, Cause> {
-    finish(&linked(&Functions::stubs())?, template, constants, &[SWITCHES], cast, map)
+) -> Result<Prog, Cause> {
+    let image = finish(&linked(&Functions::stubs())?, template, constants, &[SWITCHES], cast, map)?;
+    load::load(kind, Purpose::Any, &image.insns, template)
 }
 
 /// Resolves everything in a linked ELF and returns the instructions of one of its programs.

@@ -36,9 +36,7 @@ pub(crate) fn attach_hook<'a>(
     map: impl Fn(&str) -> Option<BorrowedFd<'a>>,
 ) -> Result<Vec<(Prog, OwnedFd)>, Cause> {
     let attach_hook = |(template, tracepoint): &(&str, &str)| {
-        let image = object::plain(template, constants, cast, &map)?;
-        let program = Prog::load(ProgKind::RawTracepoint, &image.bytes(), template)
-            .map_err(|error| Cause::Load(ProgKind::RawTracepoint, error))?;
+        let program = object::load_plain(ProgKind::RawTracepoint, template, constants, cast, &map)?;
         let link = program.attach_raw_tracepoint(tracepoint);
         Ok((program, link.map_err(|errno| Cause::Hook("raw tracepoint", errno))?))
     };

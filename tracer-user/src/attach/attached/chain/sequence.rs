@@ -1,14 +1,14 @@
 //! Sequences: generated programs that run the programs at several places of an array, one after the other.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use crate::{
-    attach::Cause,
+    attach::{Cause, program::load},
     code::{
-        asm::{self, Alu, Assembler, Function, Helper, Insn, MapRef, Reg},
+        asm::{Alu, Assembler, Function, Helper, Insn, MapRef, Reg},
         join,
     },
-    sys::bpf::prog::{Prog, ProgKind},
+    sys::bpf::prog::{Prog, ProgKind, Purpose},
 };
 
 /// Name of a sequence.
@@ -16,8 +16,7 @@ const NAME: &str = "tracer_sequence";
 
 /// Loads the program that runs the programs at these places of an array, in this order.
 pub(super) fn load(kind: ProgKind, places: &[u32], array: BorrowedFd<'_>) -> Result<Prog, Cause> {
-    let bytes: Vec<u8> = code(places, array)?.iter().flat_map(|insn| insn.encode()).collect();
-    Prog::load(kind, &bytes, NAME).map_err(|error| Cause::Load(kind, error))
+    load::load(kind, Purpose::Any, &code(places, array)?, NAME)
 }
 
 fn code(places: &[u32], array: BorrowedFd<'_>) -> Result<Vec<Insn>, Cause> {
@@ -43,10 +42,7 @@ fn code(places: &[u32], array: BorrowedFd<'_>) -> Result<Vec<Insn>, Cause> {
         tail_call(&mut asm, *place);
         functions.push(asm.finish(name(*place)));
     }
-    for function in &mut functions {
-        asm::bind(&mut function.insns, |map| (map == MapRef::Programs).then_some(array.as_raw_fd()))
-            .map_err(|map| Cause::NoHook(format!("there is no map {map}")))?;
-    }
+    load::bind(&mut functions, |map| (map == MapRef::Programs).then_some(array))?;
     Ok(join::join(&functions, &[]))
 }
 
