@@ -1,7 +1,5 @@
 //! Errors of attaching, in words a user can act on.
 
-use std::fmt;
-
 use crate::{
     code::lower::LowerError,
     sys::{
@@ -11,38 +9,51 @@ use crate::{
 };
 
 /// The refused event or map, and the cause.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {cause}")]
 pub struct AttachError {
     what: String,
     cause: Cause,
 }
 
 /// The reason of an [`AttachError`].
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Cause {
     /// The template and the generated functions do not fit together; an internal error.
+    #[error("the eBPF program could not be linked: {0}")]
     Link(String),
     /// No code can be generated for the plan.
+    #[error("{0}")]
     Lower(LowerError),
     /// The kernel did not create a map.
+    #[error("no {0} map: {why}", why = explain(*.1))]
     Map(&'static str, Errno),
     /// The kernel did not load a program.
+    #[error("{}", not_loaded(*.0, .1))]
     Load(ProgKind, LoadError),
     /// The kernel did not attach the program.
+    #[error("no {0}: {why}", why = explain(*.1))]
     Hook(&'static str, Errno),
     /// A call to the kernel failed.
+    #[error("{0}: {why}", why = explain(*.1))]
     System(&'static str, Errno),
     /// The kernel is built without a feature: its name, and the config option that adds it.
+    #[error("the kernel is built without {0} ({1})")]
     NotBuilt(&'static str, &'static str),
     /// BTF does not show where a system call's number is.
+    #[error("BTF lacks the member of struct pt_regs that has the call's number")]
     NoRegisters,
     /// The kernel's BTF lacks a type or member, or there is no BTF.
+    #[error("the kernel's BTF lacks {0}")]
     NoType(&'static str),
     /// More events than the counters have rows for.
+    #[error("more than {0} events")]
     TooMany(u32),
     /// A request that does not fit its hook; an internal error.
+    #[error("a fault of tracer itself: {0}")]
     Misplaced(&'static str),
     /// No usable hook: each candidate, and why not.
+    #[error("no hook: {0}")]
     NoHook(String),
 }
 
@@ -66,40 +77,10 @@ impl AttachError {
     }
 }
 
-impl fmt::Display for AttachError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.what, self.cause)
-    }
-}
-
-impl std::error::Error for AttachError {}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Link(why) => write!(f, "the eBPF program could not be linked: {why}"),
-            Self::Lower(error) => write!(f, "{error}"),
-            Self::Map(kind, errno) => write!(f, "no {kind} map: {}", explain(*errno)),
-            Self::Load(kind, error) => {
-                let last = error.log.lines().rev().find(|line| !line.starts_with("processed "));
-                match last {
-                    Some(line) if error.errno != Errno::PERM => {
-                        write!(f, "the verifier refused the program: {line}")
-                    }
-                    _ => write!(f, "no program of type {kind:?}: {}", explain(error.errno)),
-                }
-            }
-            Self::Hook(hook, errno) => write!(f, "no {hook}: {}", explain(*errno)),
-            Self::System(call, errno) => write!(f, "{call}: {}", explain(*errno)),
-            Self::NotBuilt(what, option) => write!(f, "the kernel is built without {what} ({option})"),
-            Self::NoRegisters => {
-                f.write_str("BTF lacks the member of struct pt_regs that has the call's number")
-            }
-            Self::NoType(name) => write!(f, "the kernel's BTF lacks {name}"),
-            Self::NoHook(why) => write!(f, "no hook: {why}"),
-            Self::Misplaced(what) => write!(f, "a fault of tracer itself: {what}"),
-            Self::TooMany(slots) => write!(f, "more than {slots} events"),
-        }
+fn not_loaded(kind: ProgKind, error: &LoadError) -> String {
+    match error.log.lines().rev().find(|line| !line.starts_with("processed ")) {
+        Some(line) if error.errno != Errno::PERM => format!("the verifier refused the program: {line}"),
+        _ => format!("no program of type {kind:?}: {}", explain(error.errno)),
     }
 }
 

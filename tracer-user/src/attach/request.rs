@@ -4,8 +4,7 @@ use tracer_abi::{Params, params};
 
 use super::{AttachError, AttachPoint, Cause, HitActions, hooks::uprobe, program::object::Functions};
 use crate::{
-    event::Format,
-    event::Slot,
+    event::{Format, Slot},
     plan::{
         filter::Filter,
         source::{Other, ProgramContext, Source},
@@ -23,19 +22,6 @@ pub enum Threads {
     Every,
     /// Only threads of this process.
     Own,
-}
-
-impl Request<'_> {
-    /// The expected attach type: programs at files use uprobe.multi links.
-    pub(super) fn purpose(&self) -> Purpose<'_> {
-        match (self.point, self.context) {
-            (
-                AttachPoint::Uprobe(_) | AttachPoint::Uretprobe(_),
-                ProgramContext::Probe(_) | ProgramContext::UserRecord(_),
-            ) => uprobe::purpose(),
-            _ => self.point.purpose(),
-        }
-    }
 }
 
 /// One event to be traced.
@@ -62,18 +48,32 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
+    pub(super) fn failed(&self, cause: Cause) -> AttachError {
+        AttachError::new(self.format.full_name(), cause)
+    }
+
+    /// The expected attach type: programs at files use uprobe.multi links.
+    pub(super) fn purpose(&self) -> Purpose<'_> {
+        match (self.point, self.context) {
+            (
+                AttachPoint::Uprobe(_) | AttachPoint::Uretprobe(_),
+                ProgramContext::Probe(_) | ProgramContext::UserRecord(_),
+            ) => uprobe::purpose(),
+            _ => self.point.purpose(),
+        }
+    }
+
     /// Checks that the request is for this hook.
     pub(super) fn must_be_at(&self, point: &AttachPoint) -> Result<(), AttachError> {
         if self.point == point {
             return Ok(());
         }
-        Err(AttachError::new(self.format.full_name(), Cause::Misplaced("a request for another hook")))
+        Err(self.failed(Cause::Misplaced("a request for another hook")))
     }
 
-    /// Generates the program's functions.
     pub(super) fn functions(&self) -> Result<Functions, AttachError> {
         Functions::generate(self.format, self.context, self.filter, self.hit_actions.triggers)
-            .map_err(|cause| AttachError::new(self.format.full_name(), cause))
+            .map_err(|cause| self.failed(cause))
     }
 
     /// Sets the location of the other thread that the event concerns.

@@ -33,8 +33,8 @@ use crate::{
 /// Largest number of threads that make programs.
 const BUILDERS: usize = 8;
 
-/// The slot in the parameters of a program that gets its slot at the hit.
-const UNUSED: Slot = Slot::new(0);
+/// The slot in the parameters of a program that counts nothing, or gets its slot at the hit.
+pub(crate) const UNUSED: Slot = Slot::new(0);
 
 /// Identifies a shareable program: the generated code and the parameters.
 pub(crate) type Key = Vec<u8>;
@@ -75,15 +75,14 @@ impl ProgramBuilder<'_> {
         known: Option<&Map>,
         companions: &Companions,
     ) -> Result<(Image, Option<Map>), AttachError> {
-        let named = |cause| AttachError::new(request.format.full_name(), cause);
-        let (point, title) = (request.point, &request.format.name);
+        let point = request.point;
         let wants_scratch = wants_scratch(request, functions);
         if point.nests() && wants_scratch {
-            self.maps.prepare_nesting().map_err(named)?;
+            self.maps.prepare_nesting().map_err(|cause| request.failed(cause))?;
         }
         let known = known.or(self.maps.nesting_scratch().filter(|_| point.nests()));
         let scratch = if wants_scratch && !point.is_exclusive() && known.is_none() {
-            Some(self.maps.scratch(title)?)
+            Some(self.maps.scratch(&request.format.name)?)
         } else {
             None
         };
@@ -91,7 +90,8 @@ impl ProgramBuilder<'_> {
         let cast = self.context.cast.filter(|_| casts && *point != AttachPoint::Emitted);
         let own = scratch.as_ref().or(known);
         let memory = Memory { maps: self.maps, scratch: own, entry_args: companions.entry_args() };
-        let image = object::image(point.template(), functions, fixed, cast, &memory).map_err(named)?;
+        let image = object::image(point.template(), functions, fixed, cast, &memory);
+        let image = image.map_err(|cause| request.failed(cause))?;
         Ok((image, scratch))
     }
 
@@ -140,8 +140,8 @@ impl ProgramBuilder<'_> {
             },
             ..Params::default()
         };
-        let counts = matches!(request.context, ProgramContext::Probe(plan) if plan.when.is_some());
-        if request.filter.is_some() || counts {
+        let conditional = matches!(request.context, ProgramContext::Probe(plan) if plan.when.is_some());
+        if request.filter.is_some() || conditional {
             fixed.bits |= params::FILTER;
         }
         if functions.needs.scratch {
@@ -178,7 +178,6 @@ impl ProgramBuilder<'_> {
         request.hit_actions.apply(&mut fixed, slot);
         // Triggers must not act on a hit that the definition's condition drops, and the condition is evaluated with
         // the record.
-        let conditional = matches!(request.context, ProgramContext::Probe(plan) if plan.when.is_some());
         if conditional && fixed.bits & params::TRIGGERS != 0 {
             fixed.bits |= params::SEES_RECORD;
         }
@@ -305,7 +304,7 @@ impl BulkBuilder {
 fn loaded(request: &Request<'_>, image: &Image) -> Result<Arc<Prog>, AttachError> {
     load::load(request.point.kind(), request.purpose(), &image.insns, &request.format.name)
         .map(Arc::new)
-        .map_err(|cause| AttachError::new(request.format.full_name(), cause))
+        .map_err(|cause| request.failed(cause))
 }
 
 /// Whether a request's program needs scratch memory.

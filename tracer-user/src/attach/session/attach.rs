@@ -18,14 +18,11 @@ use crate::{
         },
         link::Link,
         maps::SessionMaps,
-        program::companions::Companions,
+        program::{builder::UNUSED, companions::Companions},
         slots::SlotLease,
     },
     event::Slot,
 };
-
-/// The slot in the parameters of a program that counts nothing.
-const UNUSED: Slot = Slot::new(0);
 
 impl Session {
     /// Attaches an event.
@@ -34,7 +31,7 @@ impl Session {
     /// When the program does not pass the verifier or the kernel refuses the hook. [`Dispatch::Table`] is refused at
     /// hooks that pass neither an attach cookie nor a number.
     pub fn attach(&mut self, request: &Request<'_>, dispatch: Dispatch) -> Result<Attached, AttachError> {
-        let named = |cause| AttachError::new(request.format.full_name(), cause);
+        let named = |cause| request.failed(cause);
         let mut attached = self.unlinked(request, dispatch)?;
         attached.companions.attach_before(request.point).map_err(named)?;
         self.link(&mut attached, request).map_err(named)?;
@@ -124,7 +121,7 @@ impl Session {
             Arc::new(self.builder().own(request, slot, known, &attached.companions)?)
         };
         let set = self.set_call_event(request, slot).and_then(|()| attached.set_program(program));
-        set.map_err(|cause| AttachError::new(request.format.full_name(), cause))
+        set.map_err(|cause| request.failed(cause))
     }
 
     /// Enables a parked event again.
@@ -158,32 +155,29 @@ impl Session {
         request: &Request<'_>,
         dispatch: Dispatch,
     ) -> Result<Attached, AttachError> {
-        let named = |cause| AttachError::new(request.format.full_name(), cause);
+        let named = |cause| request.failed(cause);
         complete_for(&self.maps, request)?;
         let chain = self.join(request.point, dispatch).map_err(named)?;
         let lease = self.lease(request, chain.as_ref().filter(|_| dispatch == Dispatch::Table))?;
         let slot = lease.as_ref().map_or(UNUSED, |lease| lease.slot());
-        let companions = match dispatch {
-            Dispatch::Table => Companions::default(),
-            Dispatch::Direct | Dispatch::Gate => Companions::load(request).map_err(named)?,
-        };
-        let program = match dispatch {
-            Dispatch::Table => self.shared_program(request, slot)?,
+        let (companions, program) = match dispatch {
+            Dispatch::Table => (Companions::default(), self.shared_program(request, slot)?),
             Dispatch::Direct | Dispatch::Gate => {
-                Arc::new(self.builder().own(request, slot, None, &companions)?)
+                let companions = Companions::load(request).map_err(named)?;
+                let program = self.builder().own(request, slot, None, &companions)?;
+                (companions, Arc::new(program))
             }
         };
         let mut attached = Attached::new(request.point.clone(), dispatch, program);
-        (attached.companions, attached.lease) = (companions, lease);
-        attached.chain = chain;
+        (attached.companions, attached.lease, attached.chain) = (companions, lease, chain);
         self.set_entry(&mut attached, request, slot).map_err(named)?;
-        if let (None, Some(chain)) = (&attached.entry, &attached.chain) {
-            chain.set(Arc::clone(&attached.program.program)).map_err(named)?;
-        }
-        if let Some(entry) = &mut attached.entry {
-            let set = self.set_call_event(request, slot).and_then(|()| entry.set(&attached.program.program));
-            set.map_err(named)?;
-        }
+        let program = &attached.program.program;
+        let set = match (&mut attached.entry, &attached.chain) {
+            (Some(entry), _) => self.set_call_event(request, slot).and_then(|()| entry.set(program)),
+            (None, Some(chain)) => chain.set(Arc::clone(program)),
+            (None, None) => Ok(()),
+        };
+        set.map_err(named)?;
         Ok(attached)
     }
 
@@ -314,5 +308,5 @@ fn complete_for(maps: &SessionMaps, request: &Request<'_>) -> Result<(), AttachE
     if request.hit_actions.triggers.is_empty() {
         return Ok(());
     }
-    maps.complete().map_err(|cause| AttachError::new(request.format.full_name(), cause))
+    maps.complete().map_err(|cause| request.failed(cause))
 }
