@@ -57,39 +57,38 @@ pub enum AttachPoint {
 impl AttachPoint {
     /// The name of the kind of hook.
     pub fn name(&self) -> &'static str {
-        match self {
-            Self::Tracepoint(_) => "perf tracepoint",
-            Self::RawTracepoint(_) | Self::SysEnter(_) | Self::SysEnterAlone(_) | Self::SysExit(_) => {
-                "raw tracepoint"
-            }
-            Self::Kprobe(_) => "kprobe",
-            Self::Kretprobe(_) => "kretprobe",
-            Self::Uprobe(_) => "uprobe",
-            Self::Uretprobe(_) => "uretprobe",
-            Self::Fentry(_) => "fentry",
-            Self::Fexit(_) => "fexit",
-            Self::KprobeMulti { .. } | Self::Shared { .. } => "kprobe.multi",
-            Self::Inject => "injection",
-            Self::Emitted => "emission",
-        }
+        self.parts().0
     }
 
     /// The template of `tracer-ebpf` for this hook.
     pub(super) fn template(&self) -> &'static str {
+        self.parts().1
+    }
+
+    /// The program type for this hook.
+    pub(super) fn kind(&self) -> ProgKind {
+        self.parts().2
+    }
+
+    /// Name, template and program type.
+    fn parts(&self) -> (&'static str, &'static str, ProgKind) {
         match self {
-            Self::Tracepoint(_) => "trace_event",
+            Self::Tracepoint(_) => ("perf tracepoint", "trace_event", ProgKind::Tracepoint),
             Self::RawTracepoint(_) | Self::SysEnter(_) | Self::SysEnterAlone(_) | Self::SysExit(_) => {
-                "raw_event"
+                ("raw tracepoint", "raw_event", ProgKind::RawTracepoint)
             }
-            Self::Kprobe(_) => "kprobe_event",
-            Self::Kretprobe(_) => "kretprobe_event",
-            Self::Uprobe(_) => "uprobe_event",
-            Self::Uretprobe(_) => "uretprobe_event",
-            Self::Fentry(_) => "fentry_event",
-            Self::Fexit(_) => "fexit_event",
-            Self::KprobeMulti { .. } | Self::Shared { .. } => "kprobe_multi_event",
-            Self::Inject => "inject",
-            Self::Emitted => "synthetic_event",
+            Self::Kprobe(_) => ("kprobe", "kprobe_event", ProgKind::Kprobe),
+            Self::Kretprobe(_) => ("kretprobe", "kretprobe_event", ProgKind::Kprobe),
+            Self::Uprobe(_) => ("uprobe", "uprobe_event", ProgKind::Kprobe),
+            Self::Uretprobe(_) => ("uretprobe", "uretprobe_event", ProgKind::Kprobe),
+            Self::Fentry(_) => ("fentry", "fentry_event", ProgKind::Tracing),
+            Self::Fexit(_) => ("fexit", "fexit_event", ProgKind::Tracing),
+            Self::KprobeMulti { .. } | Self::Shared { .. } => {
+                ("kprobe.multi", "kprobe_multi_event", ProgKind::Kprobe)
+            }
+            Self::Inject => ("injection", "inject", ProgKind::Syscall),
+            // Emission code is linked into programs of any type.
+            Self::Emitted => ("emission", "synthetic_event", ProgKind::RawTracepoint),
         }
     }
 
@@ -111,27 +110,6 @@ impl AttachPoint {
     /// Whether a system call dispatcher calls the program.
     pub fn is_call(&self) -> bool {
         self.call().is_some()
-    }
-
-    /// The program type for this hook.
-    pub(super) fn kind(&self) -> ProgKind {
-        match self {
-            Self::Tracepoint(_) => ProgKind::Tracepoint,
-            // Emission code is linked into programs of any type.
-            Self::RawTracepoint(_)
-            | Self::SysEnter(_)
-            | Self::SysEnterAlone(_)
-            | Self::SysExit(_)
-            | Self::Emitted => ProgKind::RawTracepoint,
-            Self::Kprobe(_)
-            | Self::Kretprobe(_)
-            | Self::Uprobe(_)
-            | Self::Uretprobe(_)
-            | Self::KprobeMulti { .. }
-            | Self::Shared { .. } => ProgKind::Kprobe,
-            Self::Fentry(_) | Self::Fexit(_) => ProgKind::Tracing,
-            Self::Inject => ProgKind::Syscall,
-        }
     }
 
     /// The expected attach type, or the function, that the program is loaded for.
