@@ -82,7 +82,9 @@ impl Session {
     /// # Errors
     /// When the kernel refuses a map.
     pub fn new(options: &Options, context: Context) -> Result<(Self, Vec<CpuRing>), AttachError> {
-        Self::make(options, context, Chains::new(options.slots), false)
+        let (mut session, rings) = Self::with_chains(options, context, Chains::new(options.slots))?;
+        session.is_alone = true;
+        Ok((session, rings))
     }
 
     /// As [`Session::new`], and the session's events share the links of tracepoints with other sessions.
@@ -94,15 +96,6 @@ impl Session {
         context: Context,
         chains: Chains,
     ) -> Result<(Self, Vec<CpuRing>), AttachError> {
-        Self::make(options, context, chains, true)
-    }
-
-    fn make(
-        options: &Options,
-        context: Context,
-        chains: Chains,
-        is_shared: bool,
-    ) -> Result<(Self, Vec<CpuRing>), AttachError> {
         let (maps, rings) = SessionMaps::new(options)?;
         context.install(&maps).map_err(|cause| AttachError::new("session", cause))?;
         let session = Self {
@@ -113,7 +106,7 @@ impl Session {
             tables: DispatchTables::new(options.slots),
             cache: ProgramCache::default(),
             number: chains.next_session(),
-            is_alone: !is_shared,
+            is_alone: false,
             missed_before: chains.missed(),
             chains,
             ended: Arc::default(),
