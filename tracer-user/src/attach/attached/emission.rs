@@ -36,7 +36,7 @@ impl Block {
     pub(crate) fn joined(functions: &[Function], parts: &[Self], mut maps: Vec<Arc<Map>>) -> Self {
         let names = names(parts);
         let joined: Vec<join::Part<'_>> =
-            names.each().into_iter().zip(parts).map(|(name, part)| (name, part.insns())).collect();
+            names.iter().map(String::as_str).zip(parts.iter().map(Self::insns)).collect();
         let insns = join::join(functions, &joined);
         maps.extend(parts.iter().flat_map(|part| part.maps.iter().cloned()));
         Self { insns, maps }
@@ -62,22 +62,15 @@ impl Block {
 pub fn emission(event: &Event, id: u16, parts: &[Block]) -> Result<Option<Block>, AttachError> {
     let failed = |cause| AttachError::new(&event.name, cause);
     let area = maps::per_cpu(INJECT_SIZE, "tracer_emit").map_err(failed)?;
-    let Some(function) = lower::emission(event, id, &names(parts).each()) else { return Ok(None) };
+    let names = names(parts);
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let Some(function) = lower::emission(event, id, &names) else { return Ok(None) };
     let mut functions = [function];
     load::bind(&mut functions, |map| (map == MapRef::Emission).then_some(area.as_fd())).map_err(failed)?;
     Ok(Some(Block::joined(&functions, parts, vec![Arc::new(area)])))
 }
 
 /// Names of the parts.
-pub(crate) fn names(parts: &[Block]) -> Names {
-    Names((0..parts.len()).map(|number| format!("part {number}")).collect())
-}
-
-/// Owned names, to be borrowed.
-pub(crate) struct Names(Vec<String>);
-
-impl Names {
-    pub(crate) fn each(&self) -> Vec<&str> {
-        self.0.iter().map(String::as_str).collect()
-    }
+pub(crate) fn names(parts: &[Block]) -> Vec<String> {
+    (0..parts.len()).map(|number| format!("part {number}")).collect()
 }

@@ -50,8 +50,9 @@ pub fn relayed(relayed: &Relayed<'_>, cpus: u32, parts: &[Block]) -> Result<Bloc
     let make = |size| maps::array(size, cpus * ROWS, "tracer_relay").map_err(failed);
     let (area, scratch) = (make(AREA_SIZE)?, make(SCRATCH_SIZE)?);
     let request = relay::Request { format, context, is_part, is_injected, nests, but_process };
-    let mut functions = relay::relay(&request, &emission::names(parts).each())
-        .map_err(|error| failed(Cause::Lower(error)))?;
+    let names = emission::names(parts);
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut functions = relay::relay(&request, &names).map_err(|error| failed(Cause::Lower(error)))?;
     load::bind(&mut functions, |map| match map {
         MapRef::RelayArea => Some(area.as_fd()),
         MapRef::RelayScratch => Some(scratch.as_fd()),
