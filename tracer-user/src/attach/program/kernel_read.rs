@@ -5,14 +5,13 @@
 
 use std::{
     collections::HashMap,
-    os::fd::{AsFd, AsRawFd},
     sync::{Mutex, PoisonError},
 };
 
 use super::{load, object};
 use crate::{
     attach::Cause,
-    code::asm::{Assembler, Helper, Insn, PSEUDO_MAP_VALUE, Reg, Width},
+    code::asm::{Assembler, Helper, Reg, Width},
     sys::bpf::{
         map::Map,
         prog::{Prog, ProgKind, Purpose},
@@ -71,10 +70,7 @@ impl Hashes {
         }
         asm.address(Reg::R1, Reg::R10, i32::from(-8 - TEXT));
         asm.mov(Reg::R2, i32::from(TEXT));
-        let [mut first, second] = Insn::imm64(Reg::R3, u64::from(format.as_fd().as_raw_fd().cast_unsigned()));
-        first.src = PSEUDO_MAP_VALUE;
-        asm.push(first);
-        asm.push(second);
+        load::value_address(&mut asm, Reg::R3, &format);
         asm.address(Reg::R4, Reg::R10, -8);
         asm.mov(Reg::R5, 8);
         asm.call(Helper::Snprintf);

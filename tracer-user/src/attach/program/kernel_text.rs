@@ -1,14 +1,11 @@
 //! Reads instructions and addresses of kernel functions with BPF programs: `/proc/kcore` is missing on some kernels, and
 //! reading all of `/proc/kallsyms` takes longer than a first event may.
 
-use std::{
-    collections::HashMap,
-    os::fd::{AsFd, AsRawFd},
-};
+use std::collections::HashMap;
 
 use crate::{
     attach::{Cause, maps, program::load},
-    code::asm::{Assembler, Helper, Insn, PSEUDO_MAP_VALUE, Reg, Width},
+    code::asm::{Assembler, Helper, Reg, Width},
     kernel::handler::{CHECKS, COPIES, Callees, ENDS, FILLS, KernelText},
     sys::bpf::{
         map::Map,
@@ -45,17 +42,10 @@ impl TextReader {
         let memory = maps::array(BLOCK, 1, "tracer_text")?;
         let load =
             |asm: Assembler, name| load::load(ProgKind::Syscall, Purpose::Any, &asm.finish(name).insns, name);
-        let address_of_memory = |asm: &mut Assembler, register| {
-            let descriptor = memory.as_fd().as_raw_fd().cast_unsigned();
-            let [mut first, second] = Insn::imm64(register, u64::from(descriptor));
-            first.src = PSEUDO_MAP_VALUE;
-            asm.push(first);
-            asm.push(second);
-        };
         // The context is the address.
         let mut asm = Assembler::new();
         asm.load(Width::D, Reg::R3, Reg::R1, 0);
-        address_of_memory(&mut asm, Reg::R1);
+        load::value_address(&mut asm, Reg::R1, &memory);
         asm.mov(Reg::R2, BLOCK as i32);
         asm.call(Helper::ProbeReadKernel);
         asm.exit();
@@ -63,7 +53,7 @@ impl TextReader {
         // The context becomes the address.
         let mut asm = Assembler::new();
         asm.mov(Reg::R6, Reg::R1);
-        address_of_memory(&mut asm, Reg::R1);
+        load::value_address(&mut asm, Reg::R1, &memory);
         asm.mov(Reg::R2, BLOCK as i32);
         asm.mov(Reg::R3, 0);
         asm.store(Width::D, Reg::R10, -8, 0);

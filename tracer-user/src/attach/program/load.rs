@@ -1,11 +1,14 @@
 //! Loading of generated instructions.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use crate::{
     attach::Cause,
-    code::asm::{self, Assembler, Function, Insn, MapRef, Reg},
-    sys::bpf::prog::{Prog, ProgKind, Purpose},
+    code::asm::{self, Assembler, Function, Insn, MapRef, PSEUDO_MAP_VALUE, Reg},
+    sys::bpf::{
+        map::Map,
+        prog::{Prog, ProgKind, Purpose},
+    },
 };
 
 /// Replaces the references of functions to maps by descriptors.
@@ -21,6 +24,13 @@ pub(crate) fn bind<'a>(
 pub(crate) fn load(kind: ProgKind, purpose: Purpose<'_>, insns: &[Insn], name: &str) -> Result<Prog, Cause> {
     let bytes: Vec<u8> = insns.iter().flat_map(|insn| insn.encode()).collect();
     Prog::load_for(kind, purpose, &bytes, name).map_err(|error| Cause::Load(kind, error))
+}
+
+/// Emits the address of the value of a map that has one value.
+pub(crate) fn value_address(asm: &mut Assembler, register: Reg, map: &Map) {
+    let [mut first, second] = Insn::imm64(register, u64::from(map.as_fd().as_raw_fd().cast_unsigned()));
+    first.src = PSEUDO_MAP_VALUE;
+    asm.push_wide(first, second);
 }
 
 /// A function that returns 0.
