@@ -14,7 +14,10 @@ use super::{
     hooks::{calls::Place, syscalls::Dispatcher},
     slots::SlotLease,
 };
-use crate::sys::bpf::{link::link_missed, prog::Prog};
+use crate::sys::{
+    Errno,
+    bpf::{link::link_missed, prog::Prog},
+};
 
 /// The descriptors that keep a program attached.
 #[derive(Debug)]
@@ -44,13 +47,15 @@ pub(crate) struct FunctionsLink {
     pub(super) _leases: Vec<Arc<SlotLease>>,
 }
 
+pub(super) fn not_linked(errno: Errno) -> Cause {
+    Cause::Hook("link to the perf event (5.15 and later)", errno)
+}
+
 impl Link {
     /// Links a program to a perf event.
     pub(super) fn perf(program: &Prog, event: PerfEvent) -> Result<Self, Cause> {
-        let hook = "link to the perf event (5.15 and later)";
-        let link = event.fd().and_then(|event| program.link_perf_event(event, 0));
-        let link = link.map_err(|errno| Cause::Hook(hook, errno))?;
-        let (event, held) = event.take().map_err(|errno| Cause::Hook(hook, errno))?;
+        let link = event.fd().and_then(|event| program.link_perf_event(event, 0)).map_err(not_linked)?;
+        let (event, held) = event.take().map_err(not_linked)?;
         // The guard gets no link of this sort. It may not answer soon.
         if held.is_some() {
             unlink::close_later(held);

@@ -17,6 +17,7 @@ use crate::{
     attach::{
         AttachPoint, Cause,
         hooks::uprobe::{self, FilePlace},
+        link::not_linked,
         program::{
             builder::{Key, LoadedProgram},
             load,
@@ -127,7 +128,6 @@ impl DispatchTable {
 
     /// Links the gate to a perf event.
     pub(crate) fn link_perf(&mut self, cookie: u64, event: BorrowedFd<'_>) -> Result<OwnedFd, Cause> {
-        let refused = |errno| Cause::Hook("link to the perf event (5.15 and later)", errno);
         for tried in 0..=COPIES {
             if tried == self.gates.len() {
                 self.gates.push(self.load(EntrySource::Cookie)?);
@@ -136,10 +136,10 @@ impl DispatchTable {
             match gate.link_perf_event(event, cookie) {
                 Ok(link) => return Ok(link),
                 Err(Errno::EXIST) => {}
-                Err(errno) => return Err(refused(errno)),
+                Err(errno) => return Err(not_linked(errno)),
             }
         }
-        Err(refused(Errno::EXIST))
+        Err(not_linked(Errno::EXIST))
     }
 
     /// A gate for the entry of a slot.

@@ -12,7 +12,7 @@ use std::{
     any::Any,
     collections::{BTreeSet, VecDeque},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -59,12 +59,6 @@ impl FileHook {
     /// Keeps a value until all descriptors are closed.
     pub(crate) fn keep(mut self, with: impl Any + Send + Sync) -> Self {
         self.with = Some(Box::new(with));
-        self
-    }
-
-    /// As [`FileHook::keep`], for an optional value.
-    pub(crate) fn keep_any(mut self, with: Option<Box<dyn Any + Send + Sync>>) -> Self {
-        self.with = with;
         self
     }
 
@@ -122,6 +116,7 @@ impl Left {
     }
 }
 
+#[derive(Default)]
 struct State {
     next: u64,
     waiting: VecDeque<(u64, Left)>,
@@ -135,25 +130,14 @@ struct State {
     idle: usize,
 }
 
+#[derive(Default)]
 struct Closer {
     state: Mutex<State>,
     more: Condvar,
     closed: Condvar,
 }
 
-static CLOSER: Closer = Closer {
-    state: Mutex::new(State {
-        next: 0,
-        waiting: VecDeque::new(),
-        events: VecDeque::new(),
-        event_threads: 0,
-        open: BTreeSet::new(),
-        threads: 0,
-        idle: 0,
-    }),
-    more: Condvar::new(),
-    closed: Condvar::new(),
-};
+static CLOSER: LazyLock<Closer> = LazyLock::new(Closer::default);
 
 impl State {
     /// Number of entries that further threads would take at this moment.

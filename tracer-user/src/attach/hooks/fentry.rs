@@ -58,17 +58,8 @@ pub(crate) fn purpose(function: &Function, exit: bool) -> Purpose<'_> {
     }
 }
 
-/// Attaches a program to the entry of the function that it was loaded for ([`purpose`]).
-pub(crate) fn attach(program: &Prog) -> Result<Link, Cause> {
-    attach_for(program, "fentry")
-}
-
-/// Attaches a program to the exit of the function that it was loaded for.
-pub(crate) fn attach_exit(program: &Prog) -> Result<Link, Cause> {
-    attach_for(program, "fexit")
-}
-
-fn attach_for(program: &Prog, hook: &'static str) -> Result<Link, Cause> {
+/// Attaches a program to the function that it was loaded for ([`purpose`]); `hook` is the name of the entry or exit.
+pub(crate) fn attach(program: &Prog, hook: &'static str) -> Result<Link, Cause> {
     let fd = program.attach_function().map_err(|errno| Cause::Hook(hook, errno))?;
     Ok(Link::Fd { _fd: fd })
 }

@@ -35,15 +35,14 @@ pub(crate) fn attach(
             let opened = opened.or_else(|| open_perf_event(point));
             opened.map_or(Ok(Link::None), |event| Link::perf(program, event?))
         }
-        AttachPoint::RawTracepoint(name) => tracepoint::attach_raw(program, name),
-        AttachPoint::SysEnterAlone(_) => tracepoint::attach_raw(program, "sys_enter"),
+        AttachPoint::RawTracepoint(name) => Ok(Link::Fd { _fd: tracepoint::attach_raw(program, name)? }),
+        AttachPoint::SysEnterAlone(_) => Ok(Link::Fd { _fd: tracepoint::attach_raw(program, "sys_enter")? }),
         AttachPoint::SysEnter(_) | AttachPoint::SysExit(_) => {
             Err(Cause::Misplaced("system calls have a dispatcher"))
         }
         AttachPoint::Uprobe(place) => uprobe::attach(program, place, false),
         AttachPoint::Uretprobe(place) => uprobe::attach(program, place, true),
-        AttachPoint::Fentry(_) => fentry::attach(program),
-        AttachPoint::Fexit(_) => fentry::attach_exit(program),
+        AttachPoint::Fentry(_) | AttachPoint::Fexit(_) => fentry::attach(program, point.name()),
         AttachPoint::KprobeMulti { addresses, exit } => kprobe_multi::attach(program, addresses, *exit),
         AttachPoint::Shared { address, exit } => kprobe_multi::attach(program, &[*address], *exit),
         AttachPoint::Inject | AttachPoint::Emitted => Ok(Link::None),

@@ -12,6 +12,7 @@ use std::{
 
 use tracer_abi::{CALL_NUMBERS, SYSCALLS};
 
+use super::tracepoint;
 use crate::{
     attach::{
         Cause,
@@ -40,9 +41,8 @@ pub(crate) struct DispatcherLink {
 impl DispatcherLink {
     /// By a link of its own.
     pub(crate) fn alone() -> Self {
-        let attach = |program: &Arc<Prog>, tracepoint: &str| {
-            let link = program.attach_raw_tracepoint(tracepoint);
-            Ok::<Hooked, _>(Box::new(link.map_err(|errno| Cause::Hook("raw tracepoint", errno))?))
+        let attach = |program: &Arc<Prog>, name: &str| {
+            Ok::<Hooked, _>(Box::new(tracepoint::attach_raw(program, name)?))
         };
         Self { session: None, attach: Box::new(attach) }
     }

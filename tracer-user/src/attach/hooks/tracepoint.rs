@@ -1,6 +1,8 @@
 //! Tracepoints. At a raw tracepoint the program sees the tracepoint's arguments. A perf tracepoint is a perf event of
 //! the trace event's id, with a link from it to the program.
 
+use std::os::fd::OwnedFd;
+
 use crate::{
     attach::{
         Cause,
@@ -11,10 +13,8 @@ use crate::{
 };
 
 /// Attaches a raw tracepoint program to a tracepoint.
-pub(crate) fn attach_raw(program: &Prog, tracepoint: &str) -> Result<Link, Cause> {
-    let fd =
-        program.attach_raw_tracepoint(tracepoint).map_err(|errno| Cause::Hook("raw tracepoint", errno))?;
-    Ok(Link::Fd { _fd: fd })
+pub(crate) fn attach_raw(program: &Prog, tracepoint: &str) -> Result<OwnedFd, Cause> {
+    program.attach_raw_tracepoint(tracepoint).map_err(|errno| Cause::Hook("raw tracepoint", errno))
 }
 
 /// Attaches a program to the perf tracepoint of a trace event's id.

@@ -9,7 +9,12 @@ use std::{
 };
 
 use crate::{
-    attach::{Cause, close::unlink::FileHook, hooks::trial, link::Link},
+    attach::{
+        Cause,
+        close::unlink::FileHook,
+        hooks::trial,
+        link::{Link, not_linked},
+    },
     kernel::{ProbeUnit, opened::OpenedFile},
     sys::{
         Errno,
@@ -54,8 +59,7 @@ pub(crate) fn attach(program: &Prog, place: &FilePlace, exit: bool) -> Result<Li
 
 /// Links a program to its perf event, if the hook is a perf event without a link.
 pub(crate) fn finish(program: &Prog, hook: FileHook) -> Result<Link, Cause> {
-    let refused = |errno| Cause::Hook("link to the perf event (5.15 and later)", errno);
-    Ok(Link::File(hook.linked(|event| program.link_perf_event(event, 0).map_err(refused))?))
+    Ok(Link::File(hook.linked(|event| program.link_perf_event(event, 0).map_err(not_linked))?))
 }
 
 /// A program to attach to a file.
@@ -91,32 +95,28 @@ pub struct Job {
     /// If the first one fails, the job fails; the others are optional.
     links: Vec<Planned>,
     /// A value that is dropped with the first link, or with the job if that link is not made.
-    with: Option<Box<dyn Any + Send + Sync>>,
+    with: Box<dyn Any + Send + Sync>,
 }
 
 /// The links that were made, or the cause if the first one failed.
 pub type Hooks = Result<Vec<FileHook>, Cause>;
 
 impl Job {
-    pub(crate) fn new(links: Vec<Planned>) -> Self {
-        Self { links, with: None }
-    }
-
     /// Keeps a value as long as the first link exists.
-    pub(crate) fn keep(mut self, with: impl Any + Send + Sync) -> Self {
-        self.with = Some(Box::new(with));
-        self
+    pub(crate) fn new(links: Vec<Planned>, with: impl Any + Send + Sync) -> Self {
+        Self { links, with: Box::new(with) }
     }
 
     /// Makes the links, which may block without a limit.
     ///
     /// # Errors
     /// When the kernel refuses the first one.
-    pub fn run(mut self) -> Hooks {
-        let mut links = self.links.iter();
+    pub fn run(self) -> Hooks {
+        let Self { links, with } = self;
+        let mut links = links.into_iter();
         let mut made = Vec::new();
         if let Some(first) = links.next() {
-            made.push(first.make()?.keep_any(self.with.take()));
+            made.push(first.make()?.keep(with));
         }
         for link in links {
             match link.make() {

@@ -74,10 +74,7 @@ impl Session {
             }
         };
         let links = links.map_err(|cause| AttachError::new(&name, cause))?;
-        let mut job = Job::new(links);
-        if let Some(lease) = &attached.lease {
-            job = job.keep(Arc::clone(lease));
-        }
+        let job = Job::new(links, attached.lease.clone());
         Ok((Planned { attached, name, cookie }, job))
     }
 
@@ -265,10 +262,7 @@ impl Session {
                 let table = self.tables.table(point)?;
                 let hook = table.plan_file(cookie, place)?.make()?;
                 let hook = hook.linked(|event| table.link_perf(cookie, event))?;
-                attached.link = Link::File(match &attached.lease {
-                    Some(lease) => hook.keep(Arc::clone(lease)),
-                    None => hook,
-                });
+                attached.link = Link::File(hook.keep(attached.lease.clone()));
             }
             _ => self.connect(attached)?,
         }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use tracer_abi::PIDS;
 
 use crate::{
-    attach::{Cause, maps::ThreadTable, program::object},
+    attach::{Cause, hooks::tracepoint, maps::ThreadTable, program::object},
     kernel::Cast,
     sys::bpf::prog::{Prog, ProgKind},
 };
@@ -35,10 +35,10 @@ pub(crate) fn attach_hook<'a>(
     cast: Option<Cast>,
     map: impl Fn(&str) -> Option<BorrowedFd<'a>>,
 ) -> Result<Vec<(Prog, OwnedFd)>, Cause> {
-    let attach_hook = |(template, tracepoint): &(&str, &str)| {
+    let attach_hook = |(template, name): &(&str, &str)| {
         let program = object::load_plain(ProgKind::RawTracepoint, template, constants, cast, &map)?;
-        let link = program.attach_raw_tracepoint(tracepoint);
-        Ok((program, link.map_err(|errno| Cause::Hook("raw tracepoint", errno))?))
+        let link = tracepoint::attach_raw(&program, name)?;
+        Ok((program, link))
     };
     templates.iter().map(attach_hook).collect()
 }

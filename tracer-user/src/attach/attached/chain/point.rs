@@ -22,6 +22,7 @@ use crate::{
             perf_event::PerfEvent,
         },
         hooks::tracepoint,
+        link::not_linked,
         slots::SlotLease,
     },
     event::Slot,
@@ -104,28 +105,22 @@ impl Drop for LeftPoint {
     }
 }
 
-/// The link of a perf tracepoint, which is closed first, and the event.
-struct PerfLink {
-    _link: OwnedFd,
-    /// From its drop on it can be used again.
-    _event: PerfEvent,
-}
-
 /// Closes the links of tracepoints, many at once, and waits until no program runs there. Then the slots can be free. A
 /// thread closes the perf events later, which have no effect by then.
 pub(crate) fn close_together(left: &mut [LeftPoint]) {
     let is_released = guard::release_links(left.iter().filter_map(LeftPoint::held_link));
+    // A link is closed before its event, which can be used again from its drop on.
     let (mut perf_links, mut held_links, mut raw_links) = (Vec::new(), Vec::new(), Vec::new());
     for point in left {
         let is_free = is_released || point.held_link().is_none();
         match point.link.take() {
             Some(PointLink::Perf { id, held, link, event }) if is_free => {
                 let event = PerfEvent::of_tracepoint(id, event, held.map(HeldDescriptors::without_link));
-                perf_links.push(PerfLink { _link: link, _event: event });
+                perf_links.push((link, event));
             }
             Some(PointLink::Perf { link, event, .. }) => {
                 point.keep_slot();
-                held_links.push(PerfLink { _link: link, _event: PerfEvent::new(event) });
+                held_links.push((link, PerfEvent::new(event)));
             }
             Some(PointLink::Raw { link }) => raw_links.push(link),
             None => {}
@@ -277,7 +272,7 @@ impl Point {
                 } else {
                     let gate = self.gate.insert(table.own_gate(self.lease.slot())?);
                     let link = gate.program().link_perf_event(fd, cookie);
-                    link.map_err(|errno| Cause::Hook("link to the perf event (5.15 and later)", errno))?
+                    link.map_err(not_linked)?
                 };
                 // Without a link, a thread closes the event and waits for the guard.
                 let (event, held) = event.take().map_err(tracepoint::not_opened)?;
@@ -285,8 +280,7 @@ impl Point {
             }
             AttachPoint::RawTracepoint(name) => {
                 let gate = self.gate.insert(table.own_gate(self.lease.slot())?);
-                let link = gate.program().attach_raw_tracepoint(name);
-                PointLink::Raw { link: link.map_err(|errno| Cause::Hook("raw tracepoint", errno))? }
+                PointLink::Raw { link: tracepoint::attach_raw(gate.program(), name)? }
             }
             _ => return Err(Cause::Misplaced("only tracepoints have chains")),
         });
