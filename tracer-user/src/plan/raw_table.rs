@@ -8,12 +8,15 @@
 
 use super::raw::Provoke;
 
+/// The fields of an event, each with its source.
+type Fields = &'static [(&'static str, From)];
+
 /// One event.
 pub(super) struct Entry {
     pub(super) system: &'static str,
     pub(super) name: &'static str,
     pub(super) provoke: Provoke,
-    pub(super) fields: &'static [(&'static str, From)],
+    pub(super) fields: Fields,
 }
 
 /// Source of a field.
@@ -45,6 +48,10 @@ pub(super) fn find(system: &str, name: &str) -> Option<&'static Entry> {
     TABLE.iter().find(|entry| entry.system == system && entry.name == name)
 }
 
+const fn entry(system: &'static str, name: &'static str, provoke: Provoke, fields: Fields) -> Entry {
+    Entry { system, name, provoke, fields }
+}
+
 const fn param(name: &'static str, ty: &'static str, nth: u8) -> Param {
     Param { name, ty, nth }
 }
@@ -56,158 +63,114 @@ const fn task(name: &'static str, nth: u8) -> Param {
 /// `task_cpu()`: since Linux 5.16 it is in `thread_info` on x86 too.
 const TASK_CPU: &[&str] = &["thread_info.cpu", "cpu"];
 
-const WAKEUP: &[(&str, From)] = &[
+const WAKEUP: Fields = &[
     ("comm", From::Read(task("p", 0), &["comm"])),
     ("pid", From::Read(task("p", 0), &["pid"])),
     ("prio", From::Read(task("p", 0), &["prio"])),
     ("target_cpu", From::Read(task("p", 0), TASK_CPU)),
 ];
 
+const REGS: Param = param("regs", "struct pt_regs *", 0);
 const HRTIMER: Param = param("hrtimer", "struct hrtimer *", 0);
-const HRTIMER_SETUP: &[(&str, From)] = &[
+const HRTIMER_SETUP: Fields = &[
     ("hrtimer", From::Arg(HRTIMER)),
     ("clockid", From::Arg(param("clockid", "clockid_t", 0))),
     ("mode", From::Arg(param("mode", "enum hrtimer_mode", 0))),
 ];
-const HRTIMER_CLASS: &[(&str, From)] = &[("hrtimer", From::Arg(HRTIMER))];
-const SOFTIRQ: &[(&str, From)] = &[("vec", From::Arg(param("vec_nr", "unsigned int", 0)))];
-const VECTOR: &[(&str, From)] = &[("vector", From::Arg(param("vector", "int", 0)))];
-const PAGE_FAULT: &[(&str, From)] = &[
+const HRTIMER_CLASS: Fields = &[("hrtimer", From::Arg(HRTIMER))];
+const SOFTIRQ: Fields = &[("vec", From::Arg(param("vec_nr", "unsigned int", 0)))];
+const VECTOR: Fields = &[("vector", From::Arg(param("vector", "int", 0)))];
+const PAGE_FAULT: Fields = &[
     ("address", From::Arg(param("address", "unsigned long", 0))),
-    ("ip", From::Read(param("regs", "struct pt_regs *", 0), &["ip", "pc"])),
+    ("ip", From::Read(REGS, &["ip", "pc"])),
     ("error_code", From::Arg(param("error_code", "unsigned long", 1))),
 ];
 const CALL_SITE: From = From::Arg(param("call_site", "unsigned long", 0));
 const ALLOCATED: From = From::Arg(param("ptr", "const void *", 0));
-const REGS: Param = param("regs", "struct pt_regs *", 0);
+const SYS_ENTER: Fields = &[("id", From::Arg(param("id", "long", 0))), ("args", From::SyscallArgs(REGS))];
+const SYS_EXIT: Fields = &[("id", From::SyscallNumber(REGS)), ("ret", From::Arg(param("ret", "long", 0)))];
+const SCHED_SWITCH: Fields = &[
+    ("prev_comm", From::Read(task("prev", 0), &["comm"])),
+    ("prev_pid", From::Read(task("prev", 0), &["pid"])),
+    ("prev_prio", From::Read(task("prev", 0), &["prio"])),
+    (
+        "prev_state",
+        From::SwitchState {
+            preempt: param("preempt", "bool", 0),
+            state: param("prev_state", "unsigned int", 0),
+            task: task("prev", 0),
+        },
+    ),
+    ("next_comm", From::Read(task("next", 1), &["comm"])),
+    ("next_pid", From::Read(task("next", 1), &["pid"])),
+    ("next_prio", From::Read(task("next", 1), &["prio"])),
+];
+const SCHED_STAT_RUNTIME: Fields = &[
+    ("comm", From::Read(task("tsk", 0), &["comm"])),
+    ("pid", From::Read(task("tsk", 0), &["pid"])),
+    ("runtime", From::Arg(param("runtime", "u64", 0))),
+    // Until 6.6.
+    ("vruntime", From::Arg(param("vruntime", "u64", 1))),
+];
+const SCHED_PROCESS_FORK: Fields = &[
+    ("parent_comm", From::Read(task("parent", 0), &["comm"])),
+    ("parent_pid", From::Read(task("parent", 0), &["pid"])),
+    ("child_comm", From::Read(task("child", 1), &["comm"])),
+    ("child_pid", From::Read(task("child", 1), &["pid"])),
+];
+const TASK_NEWTASK: Fields = &[
+    ("pid", From::Read(task("task", 0), &["pid"])),
+    ("comm", From::Read(task("task", 0), &["comm"])),
+    ("clone_flags", From::Arg(param("clone_flags", "unsigned long|u64", 0))),
+    ("oom_score_adj", From::Read(task("task", 0), &["signal->oom_score_adj"])),
+];
+const HRTIMER_START: Fields = &[
+    ("hrtimer", From::Arg(HRTIMER)),
+    ("function", From::Read(HRTIMER, &["function"])),
+    ("expires", From::Read(HRTIMER, &["node.expires"])),
+    ("softexpires", From::Read(HRTIMER, &["_softexpires"])),
+    ("mode", From::Arg(param("mode", "enum hrtimer_mode", 0))),
+    ("was_armed", From::Arg(param("was_armed", "bool", 0))),
+];
+const HRTIMER_EXPIRE_ENTRY: Fields = &[
+    ("hrtimer", From::Arg(HRTIMER)),
+    ("now", From::Target(param("now", "ktime_t *", 0))),
+    ("function", From::Read(HRTIMER, &["function"])),
+];
+const KMALLOC: Fields = &[
+    ("call_site", CALL_SITE),
+    ("ptr", ALLOCATED),
+    ("bytes_req", From::Arg(param("bytes_req", "size_t", 0))),
+    ("bytes_alloc", From::Arg(param("bytes_alloc", "size_t", 1))),
+    ("gfp_flags", From::Arg(param("gfp_flags", "gfp_t", 0))),
+    ("node", From::Arg(param("node", "int", 0))),
+];
+const KFREE: Fields = &[("call_site", CALL_SITE), ("ptr", ALLOCATED)];
+const RCU_UTILIZATION: Fields = &[("s", From::Arg(param("s", "const char *", 0)))];
 
 pub(super) const TABLE: &[Entry] = &[
-    Entry {
-        system: "raw_syscalls",
-        name: "sys_enter",
-        provoke: Provoke::Getppid,
-        fields: &[("id", From::Arg(param("id", "long", 0))), ("args", From::SyscallArgs(REGS))],
-    },
-    Entry {
-        system: "raw_syscalls",
-        name: "sys_exit",
-        provoke: Provoke::Getppid,
-        fields: &[("id", From::SyscallNumber(REGS)), ("ret", From::Arg(param("ret", "long", 0)))],
-    },
-    Entry {
-        system: "sched",
-        name: "sched_switch",
-        provoke: Provoke::Sleep,
-        fields: &[
-            ("prev_comm", From::Read(task("prev", 0), &["comm"])),
-            ("prev_pid", From::Read(task("prev", 0), &["pid"])),
-            ("prev_prio", From::Read(task("prev", 0), &["prio"])),
-            (
-                "prev_state",
-                From::SwitchState {
-                    preempt: param("preempt", "bool", 0),
-                    state: param("prev_state", "unsigned int", 0),
-                    task: task("prev", 0),
-                },
-            ),
-            ("next_comm", From::Read(task("next", 1), &["comm"])),
-            ("next_pid", From::Read(task("next", 1), &["pid"])),
-            ("next_prio", From::Read(task("next", 1), &["prio"])),
-        ],
-    },
-    Entry { system: "sched", name: "sched_waking", provoke: Provoke::Wake, fields: WAKEUP },
-    Entry { system: "sched", name: "sched_wakeup", provoke: Provoke::Wake, fields: WAKEUP },
-    Entry { system: "sched", name: "sched_wakeup_new", provoke: Provoke::Thread, fields: WAKEUP },
-    Entry {
-        system: "sched",
-        name: "sched_stat_runtime",
-        provoke: Provoke::Sleep,
-        fields: &[
-            ("comm", From::Read(task("tsk", 0), &["comm"])),
-            ("pid", From::Read(task("tsk", 0), &["pid"])),
-            ("runtime", From::Arg(param("runtime", "u64", 0))),
-            // Until 6.6.
-            ("vruntime", From::Arg(param("vruntime", "u64", 1))),
-        ],
-    },
-    Entry {
-        system: "sched",
-        name: "sched_process_fork",
-        provoke: Provoke::Thread,
-        fields: &[
-            ("parent_comm", From::Read(task("parent", 0), &["comm"])),
-            ("parent_pid", From::Read(task("parent", 0), &["pid"])),
-            ("child_comm", From::Read(task("child", 1), &["comm"])),
-            ("child_pid", From::Read(task("child", 1), &["pid"])),
-        ],
-    },
-    Entry {
-        system: "task",
-        name: "task_newtask",
-        provoke: Provoke::Thread,
-        fields: &[
-            ("pid", From::Read(task("task", 0), &["pid"])),
-            ("comm", From::Read(task("task", 0), &["comm"])),
-            ("clone_flags", From::Arg(param("clone_flags", "unsigned long|u64", 0))),
-            ("oom_score_adj", From::Read(task("task", 0), &["signal->oom_score_adj"])),
-        ],
-    },
-    Entry { system: "irq", name: "softirq_raise", provoke: Provoke::Loopback, fields: SOFTIRQ },
-    Entry { system: "irq", name: "softirq_entry", provoke: Provoke::Loopback, fields: SOFTIRQ },
-    Entry { system: "irq", name: "softirq_exit", provoke: Provoke::Loopback, fields: SOFTIRQ },
-    Entry { system: "timer", name: "hrtimer_init", provoke: Provoke::Timerfd, fields: HRTIMER_SETUP },
-    Entry { system: "timer", name: "hrtimer_setup", provoke: Provoke::Timerfd, fields: HRTIMER_SETUP },
-    Entry {
-        system: "timer",
-        name: "hrtimer_start",
-        provoke: Provoke::Timerfd,
-        fields: &[
-            ("hrtimer", From::Arg(HRTIMER)),
-            ("function", From::Read(HRTIMER, &["function"])),
-            ("expires", From::Read(HRTIMER, &["node.expires"])),
-            ("softexpires", From::Read(HRTIMER, &["_softexpires"])),
-            ("mode", From::Arg(param("mode", "enum hrtimer_mode", 0))),
-            ("was_armed", From::Arg(param("was_armed", "bool", 0))),
-        ],
-    },
-    Entry { system: "timer", name: "hrtimer_cancel", provoke: Provoke::Timerfd, fields: HRTIMER_CLASS },
-    Entry {
-        system: "timer",
-        name: "hrtimer_expire_entry",
-        provoke: Provoke::Spin,
-        fields: &[
-            ("hrtimer", From::Arg(HRTIMER)),
-            ("now", From::Target(param("now", "ktime_t *", 0))),
-            ("function", From::Read(HRTIMER, &["function"])),
-        ],
-    },
-    Entry { system: "timer", name: "hrtimer_expire_exit", provoke: Provoke::Spin, fields: HRTIMER_CLASS },
-    Entry {
-        system: "kmem",
-        name: "kmalloc",
-        provoke: Provoke::Pipe,
-        fields: &[
-            ("call_site", CALL_SITE),
-            ("ptr", ALLOCATED),
-            ("bytes_req", From::Arg(param("bytes_req", "size_t", 0))),
-            ("bytes_alloc", From::Arg(param("bytes_alloc", "size_t", 1))),
-            ("gfp_flags", From::Arg(param("gfp_flags", "gfp_t", 0))),
-            ("node", From::Arg(param("node", "int", 0))),
-        ],
-    },
-    Entry {
-        system: "kmem",
-        name: "kfree",
-        provoke: Provoke::Pipe,
-        fields: &[("call_site", CALL_SITE), ("ptr", ALLOCATED)],
-    },
-    Entry { system: "exceptions", name: "page_fault_user", provoke: Provoke::Fault, fields: PAGE_FAULT },
-    Entry { system: "irq_vectors", name: "local_timer_entry", provoke: Provoke::Spin, fields: VECTOR },
-    Entry { system: "irq_vectors", name: "local_timer_exit", provoke: Provoke::Spin, fields: VECTOR },
-    Entry {
-        system: "rcu",
-        name: "rcu_utilization",
-        provoke: Provoke::Sleep,
-        fields: &[("s", From::Arg(param("s", "const char *", 0)))],
-    },
+    entry("raw_syscalls", "sys_enter", Provoke::Getppid, SYS_ENTER),
+    entry("raw_syscalls", "sys_exit", Provoke::Getppid, SYS_EXIT),
+    entry("sched", "sched_switch", Provoke::Sleep, SCHED_SWITCH),
+    entry("sched", "sched_waking", Provoke::Wake, WAKEUP),
+    entry("sched", "sched_wakeup", Provoke::Wake, WAKEUP),
+    entry("sched", "sched_wakeup_new", Provoke::Thread, WAKEUP),
+    entry("sched", "sched_stat_runtime", Provoke::Sleep, SCHED_STAT_RUNTIME),
+    entry("sched", "sched_process_fork", Provoke::Thread, SCHED_PROCESS_FORK),
+    entry("task", "task_newtask", Provoke::Thread, TASK_NEWTASK),
+    entry("irq", "softirq_raise", Provoke::Loopback, SOFTIRQ),
+    entry("irq", "softirq_entry", Provoke::Loopback, SOFTIRQ),
+    entry("irq", "softirq_exit", Provoke::Loopback, SOFTIRQ),
+    entry("timer", "hrtimer_init", Provoke::Timerfd, HRTIMER_SETUP),
+    entry("timer", "hrtimer_setup", Provoke::Timerfd, HRTIMER_SETUP),
+    entry("timer", "hrtimer_start", Provoke::Timerfd, HRTIMER_START),
+    entry("timer", "hrtimer_cancel", Provoke::Timerfd, HRTIMER_CLASS),
+    entry("timer", "hrtimer_expire_entry", Provoke::Spin, HRTIMER_EXPIRE_ENTRY),
+    entry("timer", "hrtimer_expire_exit", Provoke::Spin, HRTIMER_CLASS),
+    entry("kmem", "kmalloc", Provoke::Pipe, KMALLOC),
+    entry("kmem", "kfree", Provoke::Pipe, KFREE),
+    entry("exceptions", "page_fault_user", Provoke::Fault, PAGE_FAULT),
+    entry("irq_vectors", "local_timer_entry", Provoke::Spin, VECTOR),
+    entry("irq_vectors", "local_timer_exit", Provoke::Spin, VECTOR),
+    entry("rcu", "rcu_utilization", Provoke::Sleep, RCU_UTILIZATION),
 ];
