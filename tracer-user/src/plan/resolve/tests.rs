@@ -107,61 +107,43 @@ fn plans() {
 
 #[test]
 fn refusals() {
-    for (text, expected) in [
-        ("foo == 1", "INVAL\nfoo == 1\n    ^\nparse_error: Field not found"),
-        ("mode", "INVAL\nmode\n    ^\nparse_error: Invalid operator"),
-        ("comm == 1", "INVAL\ncomm == 1\n         ^\nparse_error: Expecting string field"),
-        ("mode == 'a'", "INVAL\nmode == 'a'\n         ^\nparse_error: Expecting numeric field"),
-        ("comm < 'a'", "INVAL\ncomm < 'a'\n        ^\nparse_error: Illegal operation for field type"),
-        ("mode ~ 1", "INVAL\nmode ~ 1\n        ^\nparse_error: Illegal operation for field type"),
-        ("comm == \"a", "SRCH\ncomm == \"a\n        ^\nparse_error: Missing matching quote"),
-        ("()", "INVAL\n()\nError: (0)"),
-        ("", "INVAL\n\nError: (0)"),
-        ("!", "INVAL\n!\n ^\nparse_error: No filter found"),
-        ("!= 1", "PERM\n!= 1\nError: (0)"),
-        (
-            "mode == 1 &",
-            "PERM\nmode == 1 &\n          ^\nparse_error: Too many terms in predicate expression",
-        ),
-        ("mode == 1 &&", "INVAL\nmode == 1 &&\n            ^\nparse_error: Meaningless filter expression"),
-        ("mode == 1)", "PERM\nmode == 1)\n         ^\nparse_error: Too few '('"),
-        ("(mode == 1", "NOENT\n(mode == 1\n^\nparse_error: Too many '('"),
-        ("mode == 08", "INVAL\nmode == 08\n         ^\nparse_error: Illegal integer value"),
-        ("mode == -1", "INVAL\nmode == -1\n         ^\nparse_error: Illegal integer value"),
-        ("mode == x", "INVAL\nmode == x\n         ^\nparse_error: Invalid value (did you forget quotes)?"),
-        ("mode == CPUS", "INVAL\nmode == CPUS\n            ^\nparse_error: Missing '{'"),
-        ("mode == CPUS{", "INVAL\nmode == CPUS{\n             ^\nparse_error: Missing '}'"),
-        ("mode == CPUS{}", "INVAL\nmode == CPUS{}\n              ^\nparse_error: Invalid cpulist"),
-        ("mode == CPUS{4}", "INVAL\nmode == CPUS{4}\n               ^\nparse_error: Invalid cpulist"),
-        ("comm == CPUS", "INVAL\ncomm == CPUS\n         ^\nparse_error: Illegal operation for field type"),
-        (
-            "comm.function == start",
-            "INVAL\ncomm.function == start\n                  ^\nparse_error: Illegal operation for field type",
-        ),
-        (
-            "addr.function == (start)",
-            "INVAL\naddr.function == (start)\n                        ^\nparse_error: Function not found",
-        ),
-        (
-            "addr.function > start",
-            "INVAL\naddr.function > start\n                 ^\nparse_error: Invalid operator",
-        ),
+    for (text, errno, caret, message) in [
+        ("foo == 1", "INVAL", 4, "Field not found"),
+        ("mode", "INVAL", 4, "Invalid operator"),
+        ("comm == 1", "INVAL", 9, "Expecting string field"),
+        ("mode == 'a'", "INVAL", 9, "Expecting numeric field"),
+        ("comm < 'a'", "INVAL", 8, "Illegal operation for field type"),
+        ("mode ~ 1", "INVAL", 8, "Illegal operation for field type"),
+        ("comm == \"a", "SRCH", 8, "Missing matching quote"),
+        ("!", "INVAL", 1, "No filter found"),
+        ("mode == 1 &", "PERM", 10, "Too many terms in predicate expression"),
+        ("mode == 1 &&", "INVAL", 12, "Meaningless filter expression"),
+        ("mode == 1)", "PERM", 9, "Too few '('"),
+        ("(mode == 1", "NOENT", 0, "Too many '('"),
+        ("mode == 08", "INVAL", 9, "Illegal integer value"),
+        ("mode == -1", "INVAL", 9, "Illegal integer value"),
+        ("mode == x", "INVAL", 9, "Invalid value (did you forget quotes)?"),
+        ("mode == CPUS", "INVAL", 12, "Missing '{'"),
+        ("mode == CPUS{", "INVAL", 13, "Missing '}'"),
+        ("mode == CPUS{}", "INVAL", 14, "Invalid cpulist"),
+        ("mode == CPUS{4}", "INVAL", 15, "Invalid cpulist"),
+        ("comm == CPUS", "INVAL", 9, "Illegal operation for field type"),
+        ("comm.function == start", "INVAL", 18, "Illegal operation for field type"),
+        ("addr.function == (start)", "INVAL", 24, "Function not found"),
+        ("addr.function > start", "INVAL", 17, "Invalid operator"),
         // The last symbol has no end, and there is no symbol below the first.
-        (
-            "addr.function == end",
-            "INVAL\naddr.function == end\n                    ^\nparse_error: Function not found",
-        ),
-        (
-            "addr.function == 5",
-            "INVAL\naddr.function == 5\n                  ^\nparse_error: Function not found",
-        ),
+        ("addr.function == end", "INVAL", 20, "Function not found"),
+        ("addr.function == 5", "INVAL", 18, "Function not found"),
         // The first fault in the text is reported first, whichever stage finds it.
-        ("foo == 1 && mode ==", "INVAL\nfoo == 1 && mode ==\n    ^\nparse_error: Field not found"),
-        (
-            "mode == && foo == 1",
-            "INVAL\nmode == && foo == 1\n         ^\nparse_error: Invalid value (did you forget quotes)?",
-        ),
+        ("foo == 1 && mode ==", "INVAL", 4, "Field not found"),
+        ("mode == && foo == 1", "INVAL", 9, "Invalid value (did you forget quotes)?"),
     ] {
+        let expected = format!("{errno}\n{text}\n{:caret$}^\nparse_error: {message}", "");
+        assert_eq!(shown(text), expected, "{text}");
+    }
+    for (text, expected) in
+        [("()", "INVAL\n()\nError: (0)"), ("", "INVAL\n\nError: (0)"), ("!= 1", "PERM\n!= 1\nError: (0)")]
+    {
         assert_eq!(shown(text), expected, "{text}");
     }
 }
