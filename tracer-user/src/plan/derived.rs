@@ -97,9 +97,8 @@ fn source(field: &Field, tracepoint: &Prototype, stores: &Stores) -> Result<Sour
             if field.size > COPY_MAX {
                 return Err(Underived::Long);
             }
-            let (arg, mut path) = pointer(&from, tracepoint)?;
-            path.push(u32::try_from(offset).map_err(|_| Underived::Computed)?);
-            if path.len() > PATH_MAX { Err(Underived::Long) } else { Ok(Source::Memory { arg, path }) }
+            let (arg, path) = place(&from, offset, tracepoint)?;
+            Ok(Source::Memory { arg, path })
         }
         Origin::Number(_) | Origin::Copy { .. } | Origin::Computed => Err(Underived::Computed),
         Origin::Missing => Err(Underived::Missing),
@@ -181,11 +180,7 @@ fn expression(value: &Value, size: u8, tracepoint: &Prototype) -> Result<Express
             Ok(Expression::Operation { operation: Operation::Add, size: 8, operands: Box::new(operands) })
         }
         Value::Load { from, offset, size: width } => {
-            if let Ok((arg, mut path)) = pointer(from, tracepoint)
-                && let Ok(offset) = u32::try_from(*offset)
-                && path.len() < PATH_MAX
-            {
-                path.push(offset);
+            if let Ok((arg, path)) = place(from, *offset, tracepoint) {
                 return Ok(Expression::Memory { arg, path, width: *width });
             }
             let from = Box::new(expression(from, 8, tracepoint)?);
@@ -230,16 +225,19 @@ fn memory(
     signed: bool,
     tracepoint: &Prototype,
 ) -> Result<Source, Underived> {
-    let (arg, mut path) = pointer(from, tracepoint)?;
-    path.push(u32::try_from(offset).map_err(|_| Underived::Computed)?);
-    if path.len() > PATH_MAX {
-        return Err(Underived::Long);
-    }
+    let (arg, path) = place(from, offset, tracepoint)?;
     Ok(if width == size {
         Source::Memory { arg, path }
     } else {
         Source::Extended { arg, path, width, signed }
     })
+}
+
+/// The argument from which a place in memory is found, and the offsets on the way, the last of which is its own.
+fn place(from: &Value, offset: i64, tracepoint: &Prototype) -> Result<(u8, Vec<u32>), Underived> {
+    let (arg, mut path) = pointer(from, tracepoint)?;
+    path.push(u32::try_from(offset).map_err(|_| Underived::Computed)?);
+    if path.len() > PATH_MAX { Err(Underived::Long) } else { Ok((arg, path)) }
 }
 
 /// The argument from which an address comes, and the offsets of the pointers on the way.
@@ -267,18 +265,12 @@ mod tests {
         handler::tests::copies,
     };
 
-    const START: &str = "name: copies\nID: 7\nformat:\n\
-        \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
-        \tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n\
-        \tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n\
-        \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n";
-
     fn format(fields: &[(&str, &str, usize, usize)]) -> Format {
         let line = |(ty, name, offset, size): &(&str, &str, usize, usize)| {
             format!("\tfield:{ty} {name};\toffset:{offset};\tsize:{size};\tsigned:0;\n")
         };
         let fields: String = fields.iter().map(line).collect();
-        Format::parse("s", &format!("{START}{fields}\nprint fmt: \"%d\", REC->common_pid\n")).unwrap()
+        Format::parse("s", &format!("name: copies\nID: 7\nformat:\n{fields}\nprint fmt: \"\"\n")).unwrap()
     }
 
     fn tracepoint(types: &[(u32, Kind)]) -> Prototype {
