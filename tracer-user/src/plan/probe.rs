@@ -181,6 +181,11 @@ impl Value {
         Self { from, plus: 0 }
     }
 
+    /// The word at this byte offset of the context.
+    fn context(offset: u16) -> Self {
+        Self::of(Origin::Context(offset))
+    }
+
     /// A number.
     pub fn number(value: u64) -> Self {
         Self { from: Origin::Nothing, plus: value.cast_signed() }
@@ -283,7 +288,7 @@ impl Planner<'_> {
     fn place(&self) -> Value {
         match self.context {
             ProbeContext::Registers(arch) if self.user && !self.event().is_exit() => {
-                Value::of(Origin::Context(registers(arch).ip))
+                Value::context(registers(arch).ip)
             }
             ProbeContext::Registers(_) if self.user => Value::of(match self.addresses.in_task {
                 Some((utask, vaddr)) => Origin::FunctionInTask { utask, vaddr },
@@ -313,7 +318,7 @@ impl Planner<'_> {
             return Ok(vec![place]);
         }
         let back = match self.context {
-            ProbeContext::Registers(arch) => Value::of(Origin::Context(registers(arch).ip)),
+            ProbeContext::Registers(arch) => Value::context(registers(arch).ip),
             // After the arguments: the return value, the frame pointer, the return address into the function, and the
             // return address to its caller (`arch_prepare_bpf_trampoline()`, `arch/x86/net/bpf_jit_comp.c`).
             ProbeContext::Call { words, arch: Arch::X86_64, .. } => Value::of(Origin::Call(words + 3)),
@@ -380,18 +385,12 @@ impl Planner<'_> {
             (Source::Text(_), _) if self.user => Value::number(0),
             (Source::Text(text), _) => Value::of(Origin::Text(text.clone())),
             (Source::Field(field), ProbeContext::Record) => Value::of(Origin::Field(field.clone())),
-            (Source::Register(place), ProbeContext::Registers(_)) => {
-                Value::of(Origin::Context(*place as u16))
-            }
+            (Source::Register(place), ProbeContext::Registers(_)) => Value::context(*place as u16),
             (Source::Register(_), _) => return lacks("a register"),
-            (Source::StackPointer, ProbeContext::Registers(arch)) => {
-                Value::of(Origin::Context(registers(arch).sp))
-            }
+            (Source::StackPointer, ProbeContext::Registers(arch)) => Value::context(registers(arch).sp),
             (Source::Stack(n), ProbeContext::Registers(_)) => Value::of(Origin::Stack(*n)),
             (Source::StackPointer | Source::Stack(_), _) => return lacks("the stack"),
-            (Source::Retval, ProbeContext::Registers(arch)) => {
-                Value::of(Origin::Context(registers(arch).retval))
-            }
+            (Source::Retval, ProbeContext::Registers(arch)) => Value::context(registers(arch).retval),
             (Source::Retval, ProbeContext::Call { words, exit: true, .. }) => Value::of(Origin::Call(words)),
             (Source::Retval, _) => return lacks("the return value"),
             (Source::Argument(n), ProbeContext::Registers(arch)) => argument(arch, *n),
@@ -400,7 +399,7 @@ impl Planner<'_> {
             }
             // The arguments of a tracepoint are counted from 1, because the tracepoint's function has one more.
             (Source::Argument(n), ProbeContext::Arguments(words)) if (1..=u32::from(words)).contains(n) => {
-                Value::of(Origin::Context((*n as u16 - 1) * 8))
+                Value::context((*n as u16 - 1) * 8)
             }
             (Source::Argument(_), ProbeContext::Arguments(_)) => Value::number(0),
             (Source::Argument(n), _) => return Err(Unavailable::Argument(n + 1)),
@@ -432,7 +431,7 @@ impl Planner<'_> {
 fn argument(arch: Arch, n: u32) -> Value {
     let registers = registers(arch);
     match registers.args.get(n as usize) {
-        Some(place) => Value::of(Origin::Context(*place)),
+        Some(place) => Value::context(*place),
         None => match registers.stack_args {
             Some(first) => Value::of(Origin::Stack(first + n - registers.args.len() as u32)),
             None => Value::number(0),

@@ -180,15 +180,12 @@ struct Bound<'a> {
     btf: &'a Btf,
 }
 
+#[derive(Debug, thiserror::Error)]
 enum SourceError {
+    #[error("{0}")]
     Unfit(String),
-    Kernel(Error),
-}
-
-impl std::convert::From<Error> for SourceError {
-    fn from(error: Error) -> Self {
-        Self::Kernel(error)
-    }
+    #[error(transparent)]
+    Kernel(#[from] Error),
 }
 
 fn unfit<T>(why: impl Into<String>) -> Result<T, SourceError> {
@@ -330,19 +327,12 @@ mod tests {
         let members = [("exit_state", int, 32), ("pid", int, 64), ("comm", chars, 128)];
         let task = build.aggregate("task_struct", 64, &members);
         let task = build.pointer(task);
-        let arguments: Vec<_> = arguments
-            .iter()
-            .map(|(name, ty)| {
-                (
-                    *name,
-                    match ty {
-                        'b' => truth,
-                        't' => task,
-                        _ => unsigned,
-                    },
-                )
-            })
-            .collect();
+        let of = |ty| match ty {
+            'b' => truth,
+            't' => task,
+            _ => unsigned,
+        };
+        let arguments: Vec<_> = arguments.iter().map(|(name, ty)| (*name, of(*ty))).collect();
         build.tracepoint("sched_switch", &arguments);
         build.read(test)
     }

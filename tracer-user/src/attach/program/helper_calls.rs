@@ -17,10 +17,6 @@ use crate::{
 };
 
 const ENTER: &str = "name: sys_enter\nID: 22\nformat:\n\
-    \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
-    \tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n\
-    \tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n\
-    \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
     \tfield:long id;\toffset:8;\tsize:8;\tsigned:1;\n\n\
     print fmt: \"%ld\", REC->id\n";
 
