@@ -63,14 +63,6 @@ impl Request<'_> {
         }
     }
 
-    /// Checks that the request is for this hook.
-    pub(super) fn must_be_at(&self, point: &AttachPoint) -> Result<(), AttachError> {
-        if self.point == point {
-            return Ok(());
-        }
-        Err(self.failed(Cause::Misplaced("a request for another hook")))
-    }
-
     pub(super) fn functions(&self) -> Result<Functions, AttachError> {
         Functions::generate(self.format, self.context, self.filter, self.hit_actions.triggers)
             .map_err(|cause| self.failed(cause))

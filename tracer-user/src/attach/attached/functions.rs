@@ -30,16 +30,11 @@ struct Round {
     cookies: Vec<(u64, u64)>,
 }
 
-/// A link to make.
-struct PlannedLink {
-    gate: Prog,
-    round: Round,
-}
-
 /// Links to make, and the events of each.
 pub struct FunctionLinks {
     count: usize,
-    links: Vec<PlannedLink>,
+    /// The gates to link.
+    links: Vec<(Prog, Round)>,
 }
 
 /// Links that were made or failed.
@@ -48,19 +43,15 @@ pub struct LinkedFunctions {
     links: Vec<(Round, Result<OwnedFd, Errno>)>,
 }
 
-impl PlannedLink {
-    /// Makes the link. This takes long: the kernel changes its text at each function.
-    fn link(self) -> (Round, Result<OwnedFd, Errno>) {
-        let (addresses, cookies): (Vec<u64>, Vec<u64>) = self.round.cookies.iter().copied().unzip();
-        let link = self.gate.link_functions(&addresses, &cookies, self.round.exit);
-        (self.round, link)
-    }
-}
-
 impl FunctionLinks {
     /// Makes the links, without the session. This takes long, because the kernel changes its text at each function.
     pub fn link(self) -> LinkedFunctions {
-        LinkedFunctions { count: self.count, links: self.links.into_iter().map(PlannedLink::link).collect() }
+        let links = self.links.into_iter().map(|(gate, round)| {
+            let (addresses, cookies): (Vec<u64>, Vec<u64>) = round.cookies.iter().copied().unzip();
+            let link = gate.link_functions(&addresses, &cookies, round.exit);
+            (round, link)
+        });
+        LinkedFunctions { count: self.count, links: links.collect() }
     }
 }
 
@@ -128,7 +119,7 @@ impl Session {
             let gate =
                 self.tables.table(&first.point).and_then(|table| table.gate()?.duplicate().map_err(refused));
             match gate {
-                Ok(gate) => planned.links.push(PlannedLink { gate, round }),
+                Ok(gate) => planned.links.push((gate, round)),
                 Err(cause) => {
                     tracing::debug!("{} functions through one link: {cause}", round.members.len());
                 }

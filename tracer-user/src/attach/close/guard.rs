@@ -393,12 +393,26 @@ fn answer(socket: BorrowedFd<'_>) {
 
 #[cfg(test)]
 mod tests {
+    use std::thread::JoinHandle;
+
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     use super::*;
 
     fn pair() -> (OwnedFd, OwnedFd) {
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    /// A guard, and the thread that receives in place of its process. It returns the descriptors that are left.
+    fn start() -> (Arc<Guard>, JoinHandle<HashMap<u32, OwnedFd>>) {
+        let (ours, theirs) = pair();
+        (Arc::new(Guard::new(ours)), std::thread::spawn(move || receive(theirs.as_fd()).unwrap()))
+    }
+
+    /// Whether all write ends of a pipe are closed.
+    fn is_closed(read: &OwnedFd) -> bool {
+        let mut polled = [PollFd::new(read, PollFlags::IN)];
+        poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
     }
 
     /// Clones of a pipe's write end; the read end shows when all are closed.
@@ -424,10 +438,8 @@ mod tests {
 
     #[test]
     fn what_is_let_go_is_not_held() {
-        let (ours, theirs) = pair();
+        let (guard, receiver) = start();
         let (_read, sent) = pipes(3);
-        let receiver = std::thread::spawn(move || receive(theirs.as_fd()).unwrap());
-        let guard = Arc::new(Guard::new(ours));
         let numbered: Vec<_> = [0, LINK, 1].into_iter().zip(sent.iter().map(AsFd::as_fd)).collect();
         guard.hold(&numbered).unwrap();
         drop(HeldDescriptors::new(&guard, 0));
@@ -437,18 +449,12 @@ mod tests {
 
     #[test]
     fn the_guard_has_released_a_link_when_it_answers() {
-        let (ours, theirs) = pair();
+        let (guard, receiver) = start();
         let ((event, event_sent), (link, link_sent)) = (pipes(1), pipes(1));
-        let receiver = std::thread::spawn(move || receive(theirs.as_fd()).unwrap());
-        let guard = Arc::new(Guard::new(ours));
         guard.hold(&[(5, event_sent[0].as_fd()), (5 | LINK, link_sent[0].as_fd())]).unwrap();
         drop((event_sent, link_sent));
         let held = HeldDescriptors::new(&guard, 5);
         assert!(release_links([&held].into_iter()));
-        let is_closed = |read: &OwnedFd| {
-            let mut polled = [PollFd::new(read, PollFlags::IN)];
-            poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
-        };
         assert!(is_closed(&link) && !is_closed(&event));
         drop(held);
         assert!(is_closed(&event));
@@ -458,10 +464,8 @@ mod tests {
 
     #[test]
     fn an_event_that_is_used_again_stays_held() {
-        let (ours, theirs) = pair();
+        let (us, receiver) = start();
         let ((event, event_sent), (old, old_sent), (new, new_sent)) = (pipes(1), pipes(1), pipes(1));
-        let receiver = std::thread::spawn(move || receive(theirs.as_fd()).unwrap());
-        let us = Arc::new(Guard::new(ours));
         let mut held = None;
         let pass = |link: &[OwnedFd], held: &mut Option<HeldDescriptors>| {
             let [link, event] = [link, &event_sent].map(|sent| sent[0].as_fd());
@@ -475,10 +479,6 @@ mod tests {
         pass(&new_sent, &mut held);
         assert_eq!(us.held(), 1);
         drop((event_sent, old_sent, new_sent));
-        let is_closed = |read: &OwnedFd| {
-            let mut polled = [PollFd::new(read, PollFlags::IN)];
-            poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
-        };
         // The answer to a request comes after what was passed before.
         assert!(us.request(&Message::Release.bytes(std::iter::empty())));
         assert_eq!([&event, &old, &new].map(is_closed), [false, true, false]);
@@ -522,10 +522,8 @@ mod tests {
 
     #[test]
     fn what_is_left_stays_held_until_the_end() {
-        let (ours, theirs) = pair();
+        let (guard, receiver) = start();
         let (read, mut sent) = pipes(4);
-        let receiver = std::thread::spawn(move || receive(theirs.as_fd()).unwrap());
-        let guard = Arc::new(Guard::new(ours));
         guard.hold(&[(guard.next(), sent[0].as_fd()), (LINK, sent[1].as_fd())]).unwrap();
         let held = HeldDescriptors::new(&guard, 0);
         assert_eq!(guard.held(), 1);
@@ -543,10 +541,8 @@ mod tests {
 
     #[test]
     fn who_is_dismissed_holds_nothing_and_takes_what_is_to_be_closed() {
-        let (ours, theirs) = pair();
+        let (guard, receiver) = start();
         let (read, sent) = pipes(1);
-        let receiver = std::thread::spawn(move || receive(theirs.as_fd()).unwrap());
-        let guard = Arc::new(Guard::new(ours));
         guard.hold(&[(0, sent[0].as_fd())]).unwrap();
         guard.dismiss();
         assert!(!guard.is_gone());

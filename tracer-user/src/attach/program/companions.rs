@@ -4,14 +4,7 @@
 use std::os::fd::AsFd;
 
 use crate::{
-    attach::{
-        AttachPoint, Cause, Request,
-        close::unlink::FileHook,
-        hooks::{self, uprobe},
-        link::Link,
-        maps,
-        program::load,
-    },
+    attach::{AttachPoint, Cause, Request, hooks, link::Link, maps, program::load},
     code::{
         asm::Function,
         lower::{entry_args, prefault},
@@ -60,25 +53,15 @@ impl Companions {
         Ok(())
     }
 
-    /// Attaches the prefault program after the probe's own. At an instruction of a file, the kernel runs the program
-    /// attached last first.
-    pub(crate) fn attach_prefault(&mut self, point: &AttachPoint) {
-        let Some((program, _)) = &self.prefault else { return };
-        match hooks::attach(program, point, None) {
-            Ok(link) => self.links.push(link),
-            Err(error) => tracing::debug!("no prefault program: {error}"),
-        }
-    }
-
     /// The prefault program of a probe at a file; its link is made together with the probe's own.
     pub(crate) fn prefault(&self) -> Option<&Prog> {
         self.prefault.as_ref().map(|(program, _)| program)
     }
 
-    /// Completes the link of the prefault program. Without it, the probe does not wait for pages.
-    pub(crate) fn finish_prefault(&mut self, hook: FileHook) {
-        let link = self.prefault().map(|program| uprobe::finish(program, hook));
-        match link {
+    /// Adds the link of the prefault program, made after the probe's own. At an instruction of a file, the kernel runs
+    /// the program attached last first. Without it, the probe does not wait for pages.
+    pub(crate) fn add_prefault(&mut self, link: impl FnOnce(&Prog) -> Result<Link, Cause>) {
+        match self.prefault().map(link) {
             Some(Ok(link)) => self.links.push(link),
             Some(Err(error)) => tracing::debug!("no prefault program: {error}"),
             None => {}

@@ -58,10 +58,9 @@ impl Functions {
         filter: Option<&Filter>,
         triggers: &[Trigger],
     ) -> Result<Self, Cause> {
-        let broken = |error: lower::LowerError| Cause::Lower(error);
-        let record = lower::record(format, context).map_err(broken)?;
-        let filter = lower::filter(filter.unwrap_or(&Filter::Const(true)), context).map_err(broken)?;
-        let triggers = lower::trigger(triggers, context).map_err(broken)?;
+        let record = lower::record(format, context).map_err(Cause::Lower)?;
+        let filter = lower::filter(filter.unwrap_or(&Filter::Const(true)), context).map_err(Cause::Lower)?;
+        let triggers = lower::trigger(triggers, context).map_err(Cause::Lower)?;
         let size = record.size.unwrap_or(0) as u32;
         let list = filter.functions.into_iter().chain(record.functions).chain(triggers.functions).collect();
         let needs = Needs {

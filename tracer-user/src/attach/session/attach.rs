@@ -35,7 +35,7 @@ impl Session {
         let mut attached = self.unlinked(request, dispatch)?;
         attached.companions.attach_before(request.point).map_err(named)?;
         self.link(&mut attached, request).map_err(named)?;
-        attached.companions.attach_prefault(request.point);
+        attached.companions.add_prefault(|program| hooks::attach(program, request.point, None));
         #[cfg(feature = "bpf-log")]
         if self.logs.is_none() {
             let id = attached.program.program.info().ok().map(|info| info.id);
@@ -93,7 +93,7 @@ impl Session {
             }
             let link = uprobe::finish(attached.linked_program(), first)?;
             for hook in made {
-                attached.companions.finish_prefault(hook);
+                attached.companions.add_prefault(|program| uprobe::finish(program, hook));
             }
             Ok(link)
         };
@@ -108,7 +108,9 @@ impl Session {
     /// When the program does not pass the verifier, the request is for another hook, or the program itself is
     /// attached. The old program stays.
     pub fn replace(&mut self, attached: &mut Attached, request: &Request<'_>) -> Result<(), AttachError> {
-        request.must_be_at(&attached.point)?;
+        if *request.point != attached.point {
+            return Err(request.failed(Cause::Misplaced("a request for another hook")));
+        }
         complete_for(&self.maps, request)?;
         let slot = attached.slot().unwrap_or(UNUSED);
         let program = if attached.dispatch == Dispatch::Table {
