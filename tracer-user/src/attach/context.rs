@@ -73,7 +73,6 @@ pub struct Context {
 }
 
 impl Context {
-    /// Sets the context's parameters for a program at this hook.
     pub(super) fn apply(&self, fixed: &mut Params, point: &AttachPoint) {
         match self.preempt {
             Preempt::Unknown => {}
@@ -107,7 +106,7 @@ impl Context {
     /// Writes the CPUs' addresses into the map that programs read.
     pub(super) fn install(&self, maps: &SessionMaps) -> Result<(), Cause> {
         if let Preempt::PerCpu { addresses, .. } = &self.preempt {
-            for (cpu, address) in addresses.iter().enumerate().take(maps.cpus() as usize) {
+            for (cpu, address) in addresses.iter().enumerate().take(maps.options().cpus as usize) {
                 maps.set_cpu_base(cpu as u32, *address)?;
             }
         }

@@ -52,7 +52,6 @@ pub(super) fn not_linked(errno: Errno) -> Cause {
 }
 
 impl Link {
-    /// Links a program to a perf event.
     pub(super) fn perf(program: &Prog, event: PerfEvent) -> Result<Self, Cause> {
         let link = event.fd().and_then(|event| program.link_perf_event(event, 0)).map_err(not_linked)?;
         let (event, held) = event.take().map_err(not_linked)?;

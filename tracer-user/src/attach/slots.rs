@@ -53,7 +53,6 @@ impl Slots {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Number of slots.
     pub(super) fn capacity(&self) -> u32 {
         self.lock().capacity
     }
@@ -88,7 +87,6 @@ impl Slots {
 }
 
 impl SlotLease {
-    /// The slot.
     pub(super) fn slot(&self) -> Slot {
         self.slot
     }

@@ -68,7 +68,6 @@ impl DispatchTable {
         self.kind == point.kind() && self.multi == is_function(point)
     }
 
-    /// The type of its programs.
     pub(crate) fn kind(&self) -> ProgKind {
         self.kind
     }
@@ -84,17 +83,14 @@ impl DispatchTable {
         Ok(empty)
     }
 
-    /// The entry of a slot.
     pub(crate) fn entry(&self, slot: Slot) -> Entry {
         self.entry_at(slot.get())
     }
 
-    /// The entry at an index.
     pub(crate) fn entry_at(&self, index: u32) -> Entry {
         Entry::new(Arc::clone(&self.array), index)
     }
 
-    /// The array of programs.
     pub(crate) fn array(&self) -> BorrowedFd<'_> {
         self.array.as_fd()
     }
@@ -142,7 +138,6 @@ impl DispatchTable {
         Err(not_linked(Errno::EXIST))
     }
 
-    /// A gate for the entry of a slot.
     pub(crate) fn own_gate(&self, slot: Slot) -> Result<OwnGate, Cause> {
         Ok(OwnGate::in_table(self.load(EntrySource::Fixed(slot.get()))?))
     }
@@ -182,7 +177,6 @@ impl ProgramCache {
         self.0.get(&(point.kind() as u32, is_function(point), key.clone())).and_then(Weak::upgrade)
     }
 
-    /// All programs in use.
     pub(crate) fn all(&self) -> HashMap<(u32, Key), Arc<LoadedProgram>> {
         let known = self.0.iter();
         known
@@ -190,7 +184,6 @@ impl ProgramCache {
             .collect()
     }
 
-    /// Stores the program of a key.
     pub(crate) fn remember(&mut self, point: &AttachPoint, key: Key, program: &Arc<LoadedProgram>) {
         self.0.retain(|_, known| known.strong_count() > 0);
         self.0.insert((point.kind() as u32, is_function(point), key), Arc::downgrade(program));

@@ -26,7 +26,6 @@ pub struct Block {
 }
 
 impl Block {
-    /// A part and the maps it refers to.
     pub(crate) fn new(insns: Vec<Insn>, maps: Vec<Arc<Map>>) -> Self {
         Self { insns, maps }
     }
@@ -42,7 +41,6 @@ impl Block {
         Self { insns, maps }
     }
 
-    /// The maps it refers to.
     pub(crate) fn into_maps(self) -> Vec<Arc<Map>> {
         self.maps
     }
@@ -70,7 +68,6 @@ pub fn emission(event: &Event, id: u16, parts: &[Block]) -> Result<Option<Block>
     Ok(Some(Block::joined(&functions, parts, vec![Arc::new(area)])))
 }
 
-/// Names of the parts.
 pub(crate) fn names(parts: &[Block]) -> Vec<String> {
     (0..parts.len()).map(|number| format!("part {number}")).collect()
 }

@@ -29,7 +29,6 @@ pub(crate) enum EntrySource {
     Fixed(u32),
 }
 
-/// Creates an array of programs.
 pub(crate) fn program_array(entries: u32, name: &'static str) -> Result<Map, Cause> {
     maps::create(&maps::spec(MapKind::ProgArray, 4, entries, name))
 }
@@ -44,7 +43,6 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// An entry without a program.
     pub(crate) fn new(array: Arc<Map>, index: u32) -> Self {
         Self { array, index, is_set: false }
     }
@@ -58,7 +56,6 @@ impl Entry {
         Ok(())
     }
 
-    /// The index in the array.
     pub(crate) fn index(&self) -> u32 {
         self.index
     }
@@ -131,7 +128,6 @@ pub(crate) fn load_gate(
     load::load(kind, purpose, &function.insns, name)
 }
 
-/// Emits how a gate counts a hit.
 fn count(asm: &mut Assembler) {
     let uncounted = asm.label();
     asm.mov(Reg::R6, Reg::R1);

@@ -68,9 +68,7 @@ pub struct Attached {
 #[derive(Debug)]
 pub struct Planned {
     pub(crate) attached: Attached,
-    /// The event's name, for errors.
     pub(crate) name: String,
-    /// The cookie of its link.
     pub(crate) cookie: u64,
 }
 

@@ -114,7 +114,7 @@ impl Session {
         let is_injected = *point == AttachPoint::Inject;
         let relay =
             Relayed { format, context, nests: point.nests(), is_part: false, but_process, is_injected };
-        let block = relayed(&relay, self.maps.cpus(), parts)?;
+        let block = relayed(&relay, self.maps.options().cpus, parts)?;
         let program = load::load(point.kind(), point.purpose(), block.insns(), &format.name)
             .map_err(|cause| AttachError::new(format.full_name(), cause))?;
         Ok(Arc::new(LoadedProgram { program: Arc::new(program), scratch: None }))

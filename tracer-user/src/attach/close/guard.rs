@@ -243,7 +243,6 @@ impl HeldDescriptors {
         self
     }
 
-    /// Whether the guard also holds the link.
     pub(crate) fn has_link(&self) -> bool {
         self.has_link
     }

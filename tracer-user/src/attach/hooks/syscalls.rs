@@ -55,13 +55,11 @@ impl DispatcherLink {
         Self { session: Some(session), attach: Box::new(attach) }
     }
 
-    /// The session whose consumer the dispatcher is.
     pub(crate) fn session(&self) -> Option<u64> {
         self.session
     }
 }
 
-/// An attached dispatcher.
 #[derive(Debug)]
 pub(crate) struct Dispatcher {
     array: Arc<Map>,
@@ -89,7 +87,6 @@ impl Dispatcher {
         Ok(Self { array: Arc::new(array), _program: program, _hooked: hooked })
     }
 
-    /// The entry of a number.
     pub(crate) fn entry(&self, number: u32) -> Entry {
         Entry::new(Arc::clone(&self.array), number)
     }

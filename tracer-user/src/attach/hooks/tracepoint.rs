@@ -12,7 +12,6 @@ use crate::{
     sys::{Errno, bpf::prog::Prog, perf},
 };
 
-/// Attaches a raw tracepoint program to a tracepoint.
 pub(crate) fn attach_raw(program: &Prog, tracepoint: &str) -> Result<OwnedFd, Cause> {
     program.attach_raw_tracepoint(tracepoint).map_err(|errno| Cause::Hook("raw tracepoint", errno))
 }
@@ -30,7 +29,6 @@ pub(crate) fn open(id: u16) -> Result<PerfEvent, Cause> {
     perf::open_tracepoint(id).map(|event| PerfEvent::of_tracepoint(id, event, None)).map_err(not_opened)
 }
 
-/// The cause for a perf event that could not be opened.
 pub(crate) fn not_opened(errno: Errno) -> Cause {
     Cause::Hook("perf event of the tracepoint", errno)
 }

@@ -16,13 +16,12 @@ pub struct CounterTable {
     words: MappedArray,
     /// Whether all rows are one value, which programs access by its address.
     one_value: bool,
-    slots: u32,
     cpus: u32,
 }
 
 impl CounterTable {
-    pub(super) fn new(map: Map, words: MappedArray, one_value: bool, slots: u32, cpus: u32) -> Self {
-        Self { map, words, one_value, slots, cpus }
+    pub(super) fn new(map: Map, words: MappedArray, one_value: bool, cpus: u32) -> Self {
+        Self { map, words, one_value, cpus }
     }
 
     /// The counts of an event on a CPU.
@@ -45,14 +44,8 @@ impl CounterTable {
         }
     }
 
-    /// Whether all rows are one value.
     pub(crate) fn is_one_value(&self) -> bool {
         self.one_value
-    }
-
-    /// Number of rows.
-    pub(crate) fn slots(&self) -> u32 {
-        self.slots
     }
 }
 

@@ -66,7 +66,6 @@ pub(crate) struct SessionMaps {
 
 /// Capacity of the pid table.
 const PID_ENTRIES: u32 = 32_768;
-/// Name of scratch memory.
 const SCRATCH: &str = "tracer_scratch";
 
 impl SessionMaps {
@@ -90,7 +89,7 @@ impl SessionMaps {
         let mapped = |map: &Map| map.mapped().map_err(|errno| failed(Cause::Map("mapped array", errno)));
         let (counts, words) = (mapped(&counters)?, mapped(&switches)?);
         let shared = Self {
-            counters: CounterTable::new(counters, counts, one_table, options.slots, options.cpus),
+            counters: CounterTable::new(counters, counts, one_table, options.cpus),
             switches: Switches::new(switches, words),
             threads: ThreadTable::new(pids),
             scratch: array(abi::SCRATCH_SIZE, options.cpus, SCRATCH).map_err(failed)?,
@@ -111,17 +110,14 @@ impl SessionMaps {
         self.rings.complete()
     }
 
-    /// The switches.
     pub(crate) fn switches(&self) -> &Switches {
         &self.switches
     }
 
-    /// The counters.
     pub(crate) fn counters(&self) -> &CounterTable {
         &self.counters
     }
 
-    /// The lists of threads.
     pub(crate) fn threads(&self) -> &ThreadTable {
         &self.threads
     }
@@ -144,7 +140,6 @@ impl SessionMaps {
         })
     }
 
-    /// Creates scratch memory for one program.
     pub(crate) fn scratch(&self, event: &str) -> Result<Map, AttachError> {
         array(abi::SCRATCH_SIZE, self.options.cpus, SCRATCH).map_err(|cause| AttachError::new(event, cause))
     }
@@ -161,7 +156,6 @@ impl SessionMaps {
         Ok(())
     }
 
-    /// Scratch memory that hits claim.
     pub(crate) fn nesting_scratch(&self) -> Option<&Map> {
         self.nesting.get().map(|(scratch, _)| scratch)
     }
@@ -174,15 +168,14 @@ impl SessionMaps {
             .map_err(|errno| Cause::System("update of the table of calls", errno))
     }
 
-    /// Sets the address of a CPU's preempt count.
     pub(crate) fn set_cpu_base(&self, cpu: u32, address: u64) -> Result<(), Cause> {
         self.cpu_bases
             .update(&cpu.to_ne_bytes(), &address.to_ne_bytes())
             .map_err(|errno| Cause::System("update of the CPU table", errno))
     }
 
-    pub(crate) fn cpus(&self) -> u32 {
-        self.options.cpus
+    pub(crate) fn options(&self) -> &Options {
+        &self.options
     }
 
     /// In words of eight bytes.
@@ -194,20 +187,8 @@ impl SessionMaps {
         self.rings.bytes / 8
     }
 
-    pub(crate) fn pid_gate(&self) -> bool {
-        self.options.pid_gate
-    }
-
-    pub(crate) fn pid_lists(&self) -> bool {
-        self.options.pid_lists
-    }
-
     /// The process whose threads are not traced; 0 if there is none.
     pub(crate) fn excluded_tgid(&self) -> u32 {
         if self.options.trace_own { 0 } else { self.options.own_tgid }
-    }
-
-    pub(crate) fn own_tgid(&self) -> u32 {
-        self.options.own_tgid
     }
 }

@@ -125,10 +125,11 @@ impl ProgramBuilder<'_> {
 
     /// The parameters that are constant once a request's program is loaded.
     fn params(&self, request: &Request<'_>, functions: &Functions, slot: Slot) -> Params {
+        let options = self.maps.options();
         let mut fixed = Params {
             bits: 0,
             slot: slot.get(),
-            cpus: self.maps.cpus(),
+            cpus: options.cpus,
             size: functions.size,
             kind: u32::from(request.kind),
             watermark: self.maps.watermark(),
@@ -136,7 +137,7 @@ impl ProgramBuilder<'_> {
             own_tgid: match request.threads {
                 Threads::Traced => self.maps.excluded_tgid(),
                 Threads::Every => 0,
-                Threads::Own => self.maps.own_tgid(),
+                Threads::Own => options.own_tgid,
             },
             ..Params::default()
         };
@@ -150,8 +151,8 @@ impl ProgramBuilder<'_> {
         if functions.needs.flags {
             fixed.bits |= params::FILTER_FLAGS;
         }
-        let lists = self.maps.pid_lists();
-        if (self.maps.pid_gate() || lists) && request.threads == Threads::Traced {
+        let lists = options.pid_lists;
+        if (options.pid_gate || lists) && request.threads == Threads::Traced {
             fixed.bits |= if lists { params::PID_LISTS } else { params::PIDS };
             request.set_other(&mut fixed);
         }
@@ -173,7 +174,7 @@ impl ProgramBuilder<'_> {
         }
         if self.maps.counters().is_one_value() {
             fixed.bits |= params::ONE_TABLE;
-            fixed.rows = self.maps.counters().slots() * self.maps.cpus();
+            fixed.rows = options.slots * options.cpus;
         }
         request.hit_actions.apply(&mut fixed, slot);
         // Triggers must not act on a hit that the definition's condition drops, and the condition is evaluated with
@@ -226,7 +227,6 @@ impl ProgramBuilder<'_> {
         Ok(GeneratedRequest { functions, fixed, key: Some(key) })
     }
 
-    /// Links and loads the program.
     pub(crate) fn make(
         &self,
         request: &Request<'_>,
@@ -307,7 +307,6 @@ fn loaded(request: &Request<'_>, image: &Image) -> Result<Arc<Prog>, AttachError
         .map_err(|cause| request.failed(cause))
 }
 
-/// Whether a request's program needs scratch memory.
 fn wants_scratch(request: &Request<'_>, functions: &Functions) -> bool {
     functions.size == 0 || functions.needs.scratch || request.hit_actions.needs_stack()
 }

@@ -29,7 +29,6 @@ pub(crate) struct Companions {
 }
 
 impl Companions {
-    /// Loads the companions of a request's program.
     pub(crate) fn load(request: &Request<'_>) -> Result<Self, Cause> {
         let ProgramContext::Probe(plan) = request.context else { return Ok(Self::default()) };
         Ok(Self {

@@ -39,7 +39,6 @@ impl HitActions<'_> {
         self.kernel_stack || self.user_stack || self.triggers.iter().any(is_stack_trace)
     }
 
-    /// Sets the corresponding parameters.
     pub(crate) fn apply(&self, fixed: &mut Params, slot: Slot) {
         let triggers = self.triggers;
         for (holds, bit) in [

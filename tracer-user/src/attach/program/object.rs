@@ -86,13 +86,11 @@ impl Functions {
         }
     }
 
-    /// The functions.
     #[cfg(test)]
     pub(super) fn list(&self) -> &[Function] {
         &self.list
     }
 
-    /// A listing of the functions.
     pub(crate) fn listing(&self) -> String {
         listing::functions(&self.list)
     }
@@ -135,7 +133,6 @@ pub(crate) fn image(
     finish(&linked, template, &[(PARAMS, &fixed.bytes())], singles, cast, map)
 }
 
-/// The maps of a program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory<'a> {
     /// The session's shared maps.

@@ -190,7 +190,7 @@ impl Session {
         if request.hit_actions.no_record {
             return Ok(None);
         }
-        let all_used = || AttachError::new("counters", Cause::TooMany(self.maps.counters().slots()));
+        let all_used = || AttachError::new("counters", Cause::TooMany(self.maps.options().slots));
         let lease = match (chain, request.point) {
             (Some(chain), AttachPoint::Tracepoint(_)) if self.slots.leave_above(chain.lease().slot()) => {
                 Arc::clone(chain.lease())
@@ -254,7 +254,6 @@ impl Session {
         }
     }
 
-    /// Links an event to its hook.
     fn link(&mut self, attached: &mut Attached, request: &Request<'_>) -> Result<(), Cause> {
         let point = request.point;
         match (attached.dispatch, point) {

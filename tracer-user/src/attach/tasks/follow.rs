@@ -10,7 +10,6 @@ use crate::{
     sys::bpf::prog::{Prog, ProgKind},
 };
 
-/// The attached programs.
 #[derive(Debug)]
 pub(crate) struct Follow {
     _hooks: Vec<(Prog, OwnedFd)>,

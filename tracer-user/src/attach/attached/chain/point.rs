@@ -32,7 +32,6 @@ use crate::{
     },
 };
 
-/// A tracepoint with its link and consumers.
 #[derive(Debug)]
 pub(super) struct Point {
     kind: ProgKind,
@@ -141,12 +140,10 @@ pub(crate) fn close_together(left: &mut [LeftPoint]) {
 }
 
 impl Consumer {
-    /// A consumer without a program.
     pub(super) fn new(number: u64, rank: Rank, place: Entry) -> Self {
         Self { number, rank, place, program: None }
     }
 
-    /// The index of its place.
     pub(super) fn place(&self) -> u32 {
         self.place.index()
     }
