@@ -63,11 +63,8 @@ impl Link {
     }
 
     /// Closes the link. Returns its perf event, which has no effect any more.
-    pub(super) fn into_event(self) -> Option<OwnedFd> {
-        match self {
-            Self::Perf { event, .. } => Some(event),
-            _ => None,
-        }
+    pub(super) fn into_event(mut self) -> Option<OwnedFd> {
+        self.take_perf().map(|[_link, event]| event)
     }
 
     /// The link and its perf event, which the caller closes in this order; `None` for a link without one.

@@ -138,8 +138,8 @@ fn try_attach(
         return Ok(attached);
     }
     // A dispatcher of system calls has an entry for the program.
-    let has_entry = matches!(point, AttachPoint::SysEnter(_) | AttachPoint::SysExit(_));
-    let emits = request.hist.synthetic_events().next().is_some() && kind != ProgKind::Syscall && !has_entry;
+    let emits =
+        request.hist.synthetic_events().next().is_some() && kind != ProgKind::Syscall && !point.is_call();
     let dispatch = if emits { Dispatch::Gate } else { Dispatch::Direct };
     let mut attached = Attached::new(point.clone(), dispatch, Arc::clone(&program));
     if emits {
@@ -148,17 +148,16 @@ fn try_attach(
         attached.set_program(program)?;
     }
     let linked = &Arc::clone(attached.linked_program());
-    attached.link = match point {
-        AttachPoint::SysEnter(number) | AttachPoint::SysExit(number) => {
+    attached.link = match (point, point.call()) {
+        (_, Some((enter, number))) => {
             let calls = context.calls.ok_or(Cause::NoRegisters)?;
             let link =
                 session.map_or_else(DispatcherLink::alone, |session| session.dispatcher_link(Sort::Trigger));
-            let enter = matches!(point, AttachPoint::SysEnter(_));
-            let (place, entry) = calls.attach_hook(enter, *number, linked, &link)?;
+            let (place, entry) = calls.attach_hook(enter, number, linked, &link)?;
             attached.entry = Some(entry);
             Link::Call { _place: place }
         }
-        AttachPoint::Tracepoint(_) | AttachPoint::RawTracepoint(_) | AttachPoint::Inject => {
+        (AttachPoint::Tracepoint(_) | AttachPoint::RawTracepoint(_) | AttachPoint::Inject, None) => {
             hooks::attach(linked, point, opened)?
         }
         _ => return Err(Cause::NoHook("histograms are attached to tracepoints only".to_owned())),

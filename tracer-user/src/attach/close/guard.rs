@@ -196,11 +196,7 @@ impl Guard {
         if self.left.load(Ordering::Relaxed) {
             return false;
         }
-        let mut is_released = true;
-        for part in numbers.chunks(NUMBERS) {
-            is_released &= self.request(&Message::Release.bytes(part.iter().copied()));
-        }
-        is_released
+        numbers.chunks(NUMBERS).all(|part| self.request(&Message::Release.bytes(part.iter().copied())))
     }
 
     /// Sends a request and waits for the answer. Returns whether the guard answered.
@@ -276,11 +272,7 @@ pub(crate) fn release_links<'a>(held: impl Iterator<Item = &'a HeldDescriptors>)
             None => numbers.push((guard, vec![link])),
         }
     }
-    let mut is_released = true;
-    for (guard, numbers) in numbers {
-        is_released &= guard.release(&numbers);
-    }
-    is_released
+    numbers.into_iter().fold(true, |is_released, (guard, numbers)| guard.release(&numbers) && is_released)
 }
 
 /// The descriptors of an attached event that the guard process can hold.

@@ -13,7 +13,7 @@ use std::{
     collections::{BTreeSet, VecDeque},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crate::{attach::Cause, sys::perf::event_mutex};
@@ -235,15 +235,9 @@ pub fn close_files(limit: Duration) -> bool {
 /// Waits until background threads have closed everything that they got since `since`, for at most `limit`. Returns
 /// whether they have.
 pub fn closed_since(Moment(since): Moment, limit: Duration) -> bool {
-    let end = Instant::now() + limit;
-    let mut state = CLOSER.lock();
-    while state.open.range(since..).next().is_some() {
-        let Some(left) = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) else {
-            return false;
-        };
-        state = CLOSER.closed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-    }
-    true
+    let is_open = |state: &mut State| state.open.range(since..).next().is_some();
+    let waited = CLOSER.closed.wait_timeout_while(CLOSER.lock(), limit, is_open);
+    !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
 }
 
 #[cfg(test)]

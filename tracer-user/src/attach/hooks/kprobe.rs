@@ -8,9 +8,6 @@ use crate::{
     sys::{Errno, perf},
 };
 
-/// The errno for a name that contains a NUL and so cannot be a C string.
-const NO_NAME: Errno = Errno::INVAL;
-
 /// An instruction of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelPlace {
@@ -23,10 +20,9 @@ pub struct KernelPlace {
 /// Opens the perf event of an instruction or of the return of a function.
 pub(crate) fn open(place: &KernelPlace, exit: bool) -> Result<OwnedFd, Cause> {
     let unit = ProbeUnit::kprobe().ok_or(Cause::NotBuilt("kprobes", "CONFIG_KPROBE_EVENTS"))?;
-    let symbol = match &place.symbol {
-        Some(symbol) => Some(CString::new(symbol.as_str()).map_err(|_| Cause::Hook("kprobe", NO_NAME))?),
-        None => None,
-    };
+    // A name that contains a NUL cannot be a C string.
+    let symbol = place.symbol.as_deref().map(CString::new).transpose();
+    let symbol = symbol.map_err(|_| Cause::Hook("kprobe", Errno::INVAL))?;
     let config = unit.config(exit, 0).unwrap_or_default();
     let hook = if exit { "kretprobe" } else { "kprobe" };
     perf::open_kprobe(unit.kind, config, symbol.as_deref(), place.offset)

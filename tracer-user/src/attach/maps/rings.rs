@@ -2,7 +2,7 @@
 
 use std::{
     os::fd::AsFd,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     thread::JoinHandle,
 };
 
@@ -31,16 +31,9 @@ pub(super) struct RingMaps {
     pub(super) controls: Arc<Map>,
     /// Bytes of records in a ring.
     pub(super) bytes: u32,
-    entering: Mutex<Entering>,
-}
-
-/// The state of entering the ring buffers into the map of them.
-#[derive(Debug)]
-enum Entering {
-    /// The thread that enters them; `None` if it failed in an earlier wait.
-    Running(Option<JoinHandle<Result<(), Errno>>>),
-    /// The result.
-    Ended(Result<(), Errno>),
+    /// The thread that enters the ring buffers into the map of them.
+    entering: Mutex<Option<JoinHandle<Result<(), Errno>>>>,
+    entered: OnceLock<Result<(), Errno>>,
 }
 
 impl RingMaps {
@@ -67,25 +60,23 @@ impl RingMaps {
         let of_cpu = |(cpu, control)| CpuRing::new(&rings, cpu, RingMemory::new(control)?);
         let memory = (0..).zip(buffers).map(of_cpu).collect::<Result<Vec<_>, _>>();
         let memory = memory.map_err(|errno| Cause::Map("mapped ring", errno))?;
-        Ok((Self { rings, controls, bytes, entering: Mutex::new(Entering::Running(Some(entering))) }, memory))
+        let entering = Mutex::new(Some(entering));
+        Ok((Self { rings, controls, bytes, entering, entered: OnceLock::new() }, memory))
     }
 
     /// Waits until programs find all ring buffers of control records. Before, they can wake no reader: the next record
     /// tries again, and a request for a snapshot is lost.
     pub(super) fn complete(&self) -> Result<(), Cause> {
-        let mut entering = self.entering.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Entering::Running(thread) = &mut *entering {
-            let entered = match thread.take().map(JoinHandle::join) {
+        let entered = self.entered.get_or_init(|| {
+            let thread = self.entering.lock().unwrap_or_else(PoisonError::into_inner).take();
+            match thread.map(JoinHandle::join) {
                 Some(Ok(entered)) => entered,
                 Some(Err(panic)) => std::panic::resume_unwind(panic),
+                // It panicked in an earlier wait.
                 None => Err(Errno::IO),
-            };
-            *entering = Entering::Ended(entered);
-        }
-        match &*entering {
-            Entering::Ended(Err(errno)) => Err(Cause::Map("array of maps", *errno)),
-            _ => Ok(()),
-        }
+            }
+        });
+        entered.map_err(|errno| Cause::Map("array of maps", errno))
     }
 }
 
