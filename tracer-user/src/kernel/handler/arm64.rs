@@ -6,7 +6,7 @@
 mod memory;
 
 use super::{
-    machine::{Called, Compared, Flags, Next, Path, Test},
+    machine::{Compared, Flags, Next, Path, Test},
     text::{Callees, Unfollowed},
     value::{Comparison, Condition, Operation, UNSET, Value, mask},
 };
@@ -102,29 +102,6 @@ impl Step<'_> {
     fn result(&mut self, value: Value) {
         let value = value.low(self.width());
         self.set(0, value);
-    }
-
-    fn flags_of(&mut self, value: &Value, compared: Compared) {
-        let zero = match value {
-            Value::Const(number) => Some(*number == 0),
-            _ => None,
-        };
-        self.path.flags = Flags { of_arguments: value.depends(), zero, compared: Some(compared) };
-    }
-
-    /// The condition with this code (`ConditionHolds()`).
-    fn condition(&self, code: u32) -> Option<Condition> {
-        let test = match code >> 1 {
-            0b000 => Test::Equal,
-            // The carry is the opposite of a borrow.
-            0b001 => return self.path.flags.condition(Test::Less, code & 1 == 1),
-            0b010 => Test::Negative,
-            0b100 => return self.path.flags.condition(Test::LessOrEqual, code & 1 == 1),
-            0b101 => return self.path.flags.condition(Test::SignedLess, code & 1 == 1),
-            0b110 => return self.path.flags.condition(Test::SignedLessOrEqual, code & 1 == 1),
-            _ => return None,
-        };
-        self.path.flags.condition(test, code & 1 == 0)
     }
 
     /// A register's value, shifted as an instruction says.
@@ -249,8 +226,7 @@ impl Step<'_> {
                 Compared::Numbers(_, one, two) => one.depends() || two.depends(),
                 _ => value.depends(),
             };
-            self.flags_of(&value, compared);
-            self.path.flags.of_arguments = of_arguments;
+            self.path.flags = Flags { of_arguments, ..Flags::of(&value, compared) };
             // A comparison of an address with zero.
             if is_address && value != Value::Const(0) {
                 self.path.flags.zero = Some(false);
@@ -269,16 +245,17 @@ impl Step<'_> {
 
     /// AND, ORR, EOR, ANDS. Only with an immediate operand, the destination 31 is the stack pointer.
     fn logical(&mut self, one: Value, two: Value, is_immediate: bool) {
-        let (operation, width) = (self.bits(30, 29), self.width());
-        let value = match operation {
-            0b01 => Value::computed(Operation::Or, width, one, two),
-            0b10 => Value::computed(Operation::Xor, width, one, two),
-            _ => Value::computed(Operation::And, width, one, two),
+        let width = self.width();
+        let (operation, sets_flags) = match self.bits(30, 29) {
+            0b01 => (Operation::Or, false),
+            0b10 => (Operation::Xor, false),
+            bits => (Operation::And, bits == 0b11),
         };
-        if operation == 0b11 {
-            self.flags_of(&value, Compared::Bits(width, value.clone()));
+        let value = Value::computed(operation, width, one, two);
+        if sets_flags {
+            self.path.flags = Flags::of(&value, Compared::Bits(width, value.clone()));
         }
-        if is_immediate && operation != 0b11 && self.bits(4, 0) as usize == SP {
+        if is_immediate && !sets_flags && self.bits(4, 0) as usize == SP {
             self.path.set(SP, value);
         } else {
             self.set(0, value);
@@ -350,7 +327,7 @@ impl Step<'_> {
                     (true, 1) => Value::computed(Operation::Subtract, width, Value::Const(0), two),
                     _ => return Err(self.unknown()),
                 };
-                let condition = self.condition(self.bits(15, 12));
+                let condition = self.path.flags.condition(test(self.bits(15, 12)));
                 let of_arguments = self.path.flags.of_arguments;
                 self.result(Value::choice(condition, one.low(width), two.low(width), of_arguments));
             }
@@ -427,63 +404,24 @@ impl Step<'_> {
             }
             // BL
             0x94..=0x97 => {
-                let target = self.target(25, 0);
-                self.call(target)
+                let changed = (0..=LAST_CHANGED_BY_CALLS).chain([LINK]);
+                self.path.call(self.target(25, 0), [0, 1, 2], changed, self.callees, next)
             }
             // B.cond
             0x54 => {
-                let taken = self.target(23, 5);
-                Ok(match (self.bits(3, 0), self.path.flags.zero) {
-                    (0b0000, Some(zero)) => Next::At(if zero { taken } else { next }),
-                    (0b0001, Some(zero)) => Next::At(if zero { next } else { taken }),
-                    (0b1110 | 0b1111, _) => Next::At(taken),
-                    (code, _) => {
-                        let depends = self.path.flags.of_arguments;
-                        self.path.depends_on(depends);
-                        Next::Either([taken, next], self.condition(code))
-                    }
-                })
+                let (taken, code) = (self.target(23, 5), self.bits(3, 0));
+                Ok(if code >= 0b1110 { Next::At(taken) } else { self.path.branch(test(code), taken, next) })
             }
             // CBZ and CBNZ
             0x34 | 0x35 | 0xb4 | 0xb5 => {
-                let taken = self.target(23, 5);
-                let (value, width) = (self.value(0).low(self.width()), self.width());
-                let depends = value.depends();
-                Ok(match value {
-                    Value::Const(number) => {
-                        Next::At(if (number == 0) == self.is_set(24) { next } else { taken })
-                    }
-                    // There is a record: paths on which none could be reserved are left out.
-                    Value::Record(_) | Value::Stack(_) => {
-                        Next::At(if self.is_set(24) { taken } else { next })
-                    }
-                    value => {
-                        self.path.depends_on(depends);
-                        let zero = Value::Const(0);
-                        let condition =
-                            Condition::new(Comparison::Equal, !self.is_set(24), width, value, zero);
-                        Next::Either([taken, next], condition)
-                    }
-                })
+                let (width, taken) = (self.width(), self.target(23, 5));
+                Ok(self.branch_by(self.value(0).low(width), width, taken))
             }
             // TBZ and TBNZ
             0x36 | 0x37 | 0xb6 | 0xb7 => {
-                let taken = self.target(18, 5);
-                let value = self.value(0);
-                let depends = value.depends();
-                let bit = self.bits(31, 31) << 5 | self.bits(23, 19);
-                Ok(match value {
-                    Value::Const(number) => {
-                        Next::At(if (number >> bit & 1 == 1) == self.is_set(24) { taken } else { next })
-                    }
-                    value => {
-                        self.path.depends_on(depends);
-                        let bit = Value::computed(Operation::And, 8, value, Value::Const(1 << bit));
-                        let zero = Value::Const(0);
-                        let condition = Condition::new(Comparison::Equal, !self.is_set(24), 8, bit, zero);
-                        Next::Either([taken, next], condition)
-                    }
-                })
+                let bit = 1 << (self.bits(31, 31) << 5 | self.bits(23, 19));
+                let bit = Value::computed(Operation::And, 8, self.value(0), Value::Const(bit));
+                Ok(self.branch_by(bit, 8, self.target(18, 5)))
             }
             // RET, with and without authentication of the return address
             0xd6 if self.bits(24, 21) == 0b0010 => Ok(Next::End),
@@ -492,6 +430,21 @@ impl Step<'_> {
             0xd4 if self.bits(23, 21) == 0b001 => Ok(Next::At(next)),
             0xd5 => self.system(next),
             _ => Err(self.unknown()),
+        }
+    }
+
+    /// A branch to `taken` if a number of so many bytes is zero, or if it is not, as bit 24 says.
+    fn branch_by(&mut self, number: Value, width: u8, taken: u64) -> Next {
+        let (nonzero, next) = (self.is_set(24), self.path.at.wrapping_add(4));
+        match number {
+            Value::Const(number) => Next::At(if (number != 0) == nonzero { taken } else { next }),
+            // There is a record: paths on which none could be reserved are left out.
+            Value::Record(_) | Value::Stack(_) => Next::At(if nonzero { taken } else { next }),
+            number => {
+                self.path.depends_on(number.depends());
+                let condition = Condition::new(Comparison::Equal, !nonzero, width, number, Value::Const(0));
+                Next::Either([taken, next], condition)
+            }
         }
     }
 
@@ -513,20 +466,19 @@ impl Step<'_> {
             _ => Err(self.unknown()),
         }
     }
+}
 
-    fn call(&mut self, target: u64) -> Result<Next, Unfollowed> {
-        let arguments = [0, 1, 2].map(|number| self.path.register(number));
-        let returned = match self.path.call(target, &arguments, self.callees)? {
-            Called::Returned(value) => value,
-            Called::Ended => return Ok(Next::End),
-            Called::Committed => return Ok(Next::Committed),
-        };
-        self.path.flags = Flags::UNKNOWN;
-        for register in 0..=LAST_CHANGED_BY_CALLS {
-            self.path.set(register, UNSET);
-        }
-        self.path.set(LINK, UNSET);
-        self.path.set(0, returned);
-        Ok(Next::At(self.path.at.wrapping_add(4)))
+/// The test with this code, and the result with which the condition holds (`ConditionHolds()`).
+fn test(code: u32) -> Option<(Test, bool)> {
+    let negated = code & 1 == 1;
+    match code >> 1 {
+        0b000 => Some((Test::Is(Comparison::Equal), !negated)),
+        // The carry is the opposite of a borrow.
+        0b001 => Some((Test::Is(Comparison::Less), negated)),
+        0b010 => Some((Test::Negative, !negated)),
+        0b100 => Some((Test::Is(Comparison::LessOrEqual), negated)),
+        0b101 => Some((Test::Is(Comparison::SignedLess), negated)),
+        0b110 => Some((Test::Is(Comparison::SignedLessOrEqual), negated)),
+        _ => None,
     }
 }

@@ -46,16 +46,8 @@ pub(super) enum Compared {
 /// A condition of the flags. Its negation is the second part of an instruction's condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Test {
-    /// The numbers are equal, or the result is zero.
-    Equal,
-    /// The first is less, unsigned.
-    Less,
-    /// The first is not greater, unsigned.
-    LessOrEqual,
-    /// The first is less, signed.
-    SignedLess,
-    /// The first is not greater, signed.
-    SignedLessOrEqual,
+    /// The first number compared with the second, or the result with zero.
+    Is(Comparison),
     /// The result is negative.
     Negative,
 }
@@ -64,8 +56,18 @@ impl Flags {
     /// Flags of which nothing is known.
     pub(super) const UNKNOWN: Self = Self { of_arguments: true, zero: None, compared: None };
 
-    /// The condition that a test has this result; `None` if it is not known.
-    pub(super) fn condition(&self, test: Test, holds_if: bool) -> Option<Condition> {
+    /// The flags of a calculation's result.
+    pub(super) fn of(result: &Value, compared: Compared) -> Self {
+        let zero = match result {
+            Value::Const(number) => Some(*number == 0),
+            _ => None,
+        };
+        Self { of_arguments: result.depends(), zero, compared: Some(compared) }
+    }
+
+    /// The condition that a test has a result; `None` if it is not known.
+    pub(super) fn condition(&self, test: Option<(Test, bool)>) -> Option<Condition> {
+        let (test, holds_if) = test?;
         let zero = |number: &Value, comparison, size| {
             Condition::new(comparison, holds_if, size, number.clone(), Value::Const(0))
         };
@@ -74,26 +76,18 @@ impl Flags {
                 let result = Value::computed(Operation::Subtract, *size, one.clone(), two.clone());
                 zero(&result, Comparison::SignedLess, *size)
             }
-            (Compared::Numbers(size, one, two), test) => {
-                let comparison = match test {
-                    Test::Equal => Comparison::Equal,
-                    Test::Less => Comparison::Less,
-                    Test::LessOrEqual => Comparison::LessOrEqual,
-                    Test::SignedLess => Comparison::SignedLess,
-                    Test::SignedLessOrEqual => Comparison::SignedLessOrEqual,
-                    Test::Negative => return None,
-                };
+            (Compared::Numbers(size, one, two), Test::Is(comparison)) => {
                 Condition::new(comparison, holds_if, *size, one.clone(), two.clone())
             }
-            (Compared::Bits(size, bits) | Compared::Result(size, bits), Test::Equal) => {
-                zero(bits, Comparison::Equal, *size)
+            (Compared::Bits(size, bits) | Compared::Result(size, bits), Test::Negative) => {
+                zero(bits, Comparison::SignedLess, *size)
             }
-            (Compared::Bits(size, bits) | Compared::Result(size, bits), Test::Negative)
-            | (Compared::Bits(size, bits), Test::SignedLess) => zero(bits, Comparison::SignedLess, *size),
-            (Compared::Bits(size, bits), Test::SignedLessOrEqual) => {
-                zero(bits, Comparison::SignedLessOrEqual, *size)
+            (Compared::Bits(..), Test::Is(Comparison::Less | Comparison::LessOrEqual)) => None,
+            (Compared::Bits(size, bits), Test::Is(comparison))
+            | (Compared::Result(size, bits), Test::Is(comparison @ Comparison::Equal)) => {
+                zero(bits, comparison, *size)
             }
-            _ => None,
+            (Compared::Result(..), Test::Is(_)) => None,
         }
     }
 }
@@ -142,17 +136,6 @@ pub(super) enum Next {
     End,
 }
 
-/// The result of a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Called {
-    /// The function returned this value.
-    Returned(Value),
-    /// The function does not return.
-    Ended,
-    /// The record is committed.
-    Committed,
-}
-
 impl Path {
     /// The start of a handler whose arguments are in these registers and then on the stack.
     pub(super) fn new(at: u64, arguments: &[usize], stack: usize, stack_arguments: i64) -> Self {
@@ -176,6 +159,15 @@ impl Path {
             depends: false,
             decisions: Vec::new(),
         }
+    }
+
+    /// A branch to `taken` if a test of the flags has a result.
+    pub(super) fn branch(&mut self, test: Option<(Test, bool)>, taken: u64, next: u64) -> Next {
+        if let (Some((Test::Is(Comparison::Equal), holds_if)), Some(zero)) = (test, self.flags.zero) {
+            return Next::At(if zero == holds_if { taken } else { next });
+        }
+        self.depends = self.flags.of_arguments;
+        Next::Either([taken, next], self.flags.condition(test))
     }
 
     /// A branch follows, which may depend on the tracepoint's arguments.
@@ -243,32 +235,41 @@ impl Path {
         }
     }
 
-    /// Calls a function with its first three arguments.
+    /// Calls a function, whose first three arguments are in these registers. It may change the registers `changed`, and
+    /// returns a value in register 0.
     pub(super) fn call(
         &mut self,
         target: u64,
-        [one, two, three]: &[Value; 3],
+        arguments: [usize; 3],
+        changed: impl IntoIterator<Item = usize>,
         callees: &Callees,
-    ) -> Result<Called, Unfollowed> {
+        next: u64,
+    ) -> Result<Next, Unfollowed> {
+        let [one, two, three] = arguments.map(|number| self.register(number));
         let returned = match target {
-            _ if callees.ends.contains(&target) => return Ok(Called::Ended),
-            _ if target == callees.commit => return Ok(Called::Committed),
+            _ if callees.ends.contains(&target) => return Ok(Next::End),
+            _ if target == callees.commit => return Ok(Next::Committed),
             _ if target == callees.reserve => {
-                self.forget_buffer(one)?;
+                self.forget_buffer(&one)?;
                 Value::Record(0)
             }
             _ if callees.checks.contains(&target) => OF_FILE,
             _ if callees.copies.contains(&target) => {
-                self.copy(one, two, three)?;
-                one.clone()
+                self.copy(&one, &two, &three)?;
+                one
             }
             _ if callees.fills.contains(&target) => {
-                self.fill(one, two, three)?;
-                one.clone()
+                self.fill(&one, &two, &three)?;
+                one
             }
             _ => return Err(Unfollowed::Call(target)),
         };
-        Ok(Called::Returned(returned))
+        self.flags = Flags::UNKNOWN;
+        for register in changed {
+            self.set(register, UNSET);
+        }
+        self.set(0, returned);
+        Ok(Next::At(next))
     }
 
     /// Forgets the memory of `struct trace_event_buffer`, which `trace_event_buffer_reserve()` fills.

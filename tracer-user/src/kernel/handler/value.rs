@@ -139,12 +139,8 @@ impl Condition {
         two: Value,
     ) -> Option<Self> {
         let operands = (one.low(size), two.low(size));
-        (operands.0.is_known() && operands.1.is_known()).then_some(Self {
-            comparison,
-            holds_if,
-            size,
-            operands,
-        })
+        let are_known = operands.0.is_known() && operands.1.is_known();
+        are_known.then_some(Self { comparison, holds_if, size, operands })
     }
 
     /// Whether the other one compares the same.

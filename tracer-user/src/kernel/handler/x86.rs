@@ -1,11 +1,13 @@
 //! The instructions of x86-64.
 
-use iced_x86::{ConditionCode, Decoder, DecoderOptions, Instruction, MemorySize, Mnemonic, OpKind, Register};
+use iced_x86::{
+    ConditionCode, Decoder, DecoderOptions, Instruction, MemorySize, Mnemonic as M, OpKind, Register,
+};
 
 use super::{
-    machine::{Called, Compared, Flags, Next, Path, Test},
+    machine::{Compared, Flags, Next, Path, Test},
     text::{Callees, Unfollowed},
-    value::{Condition, Operation, UNSET, Value, mask},
+    value::{Comparison, Operation, UNSET, Value, mask},
 };
 
 /// Numbers of registers.
@@ -47,7 +49,6 @@ struct Step<'a> {
 
 impl Step<'_> {
     fn run(mut self) -> Result<Next, Unfollowed> {
-        use Mnemonic as M;
         let next = Next::At(self.insn.next_ip());
         match self.insn.mnemonic() {
             // The sizes of jumps
@@ -108,37 +109,6 @@ impl Step<'_> {
                 self.put(0, Value::Other { of_arguments })?;
             }
             M::Sbb | M::Adc => self.result_without_flags(UNSET)?,
-            M::Seta
-            | M::Setae
-            | M::Setb
-            | M::Setbe
-            | M::Sete
-            | M::Setne
-            | M::Setg
-            | M::Setge
-            | M::Setl
-            | M::Setle
-            | M::Sets
-            | M::Setns => {
-                let value = self.chosen(Value::Const(1), Value::Const(0));
-                self.put(0, value)?;
-            }
-            M::Cmova
-            | M::Cmovae
-            | M::Cmovb
-            | M::Cmovbe
-            | M::Cmove
-            | M::Cmovne
-            | M::Cmovg
-            | M::Cmovge
-            | M::Cmovl
-            | M::Cmovle
-            | M::Cmovs
-            | M::Cmovns => {
-                let (old, new) = (self.operand(0)?, self.operand(1)?);
-                let value = self.chosen(new, old);
-                self.put(0, value)?;
-            }
             M::Cmp | M::Test => self.compare()?,
             M::Bt => {
                 let of_arguments = self.operand(0)?.depends() || self.operand(1)?.depends();
@@ -147,11 +117,33 @@ impl Step<'_> {
             M::Stosb | M::Stosd | M::Stosq | M::Movsb | M::Movsd | M::Movsq if self.insn.op_count() > 0 => {
                 self.string()?;
             }
-            M::Jmp => return self.jump(),
-            M::Call => return self.call(),
+            M::Jmp => {
+                let target = self.target()?;
+                return Ok(if self.callees.ends.contains(&target) { Next::End } else { Next::At(target) });
+            }
+            M::Call => {
+                let (target, next) = (self.target()?, self.insn.next_ip());
+                return self.path.call(target, [RDI, RSI, RDX], CHANGED_BY_CALLS, self.callees, next);
+            }
             M::Ret => return Ok(Next::End),
-            _ if self.insn.is_jcc_short_or_near() => return Ok(self.branch()),
-            other => return Err(Unfollowed::Instruction(format!("{other:?}").to_lowercase())),
+            _ if self.insn.is_jcc_short_or_near() => {
+                let (taken, next) = (self.insn.near_branch_target(), self.insn.next_ip());
+                return Ok(self.path.branch(self.test(), taken, next));
+            }
+            other => match (self.test(), self.insn.op_count(), self.insn.op_kind(0)) {
+                // SETcc
+                (Some(_), 1, OpKind::Register | OpKind::Memory) => {
+                    let value = self.chosen(Value::Const(1), Value::Const(0));
+                    self.put(0, value)?;
+                }
+                // CMOVcc
+                (Some(_), 2, _) => {
+                    let (old, new) = (self.operand(0)?, self.operand(1)?);
+                    let value = self.chosen(new, old);
+                    self.put(0, value)?;
+                }
+                _ => return Err(Unfollowed::Instruction(format!("{other:?}").to_lowercase())),
+            },
         }
         Ok(next)
     }
@@ -269,27 +261,27 @@ impl Step<'_> {
 
     /// One of two numbers, by the condition of the instruction.
     fn chosen(&self, one: Value, two: Value) -> Value {
-        Value::choice(self.condition(), one, two, self.path.flags.of_arguments)
+        let flags = &self.path.flags;
+        Value::choice(flags.condition(self.test()), one, two, flags.of_arguments)
     }
 
-    /// The condition of the instruction.
-    fn condition(&self) -> Option<Condition> {
-        let (test, holds_if) = match self.insn.condition_code() {
-            ConditionCode::e => (Test::Equal, true),
-            ConditionCode::ne => (Test::Equal, false),
-            ConditionCode::b => (Test::Less, true),
-            ConditionCode::ae => (Test::Less, false),
-            ConditionCode::be => (Test::LessOrEqual, true),
-            ConditionCode::a => (Test::LessOrEqual, false),
-            ConditionCode::l => (Test::SignedLess, true),
-            ConditionCode::ge => (Test::SignedLess, false),
-            ConditionCode::le => (Test::SignedLessOrEqual, true),
-            ConditionCode::g => (Test::SignedLessOrEqual, false),
-            ConditionCode::s => (Test::Negative, true),
-            ConditionCode::ns => (Test::Negative, false),
-            _ => return None,
-        };
-        self.path.flags.condition(test, holds_if)
+    /// The test of the instruction, and the result with which its condition holds.
+    fn test(&self) -> Option<(Test, bool)> {
+        match self.insn.condition_code() {
+            ConditionCode::e => Some((Test::Is(Comparison::Equal), true)),
+            ConditionCode::ne => Some((Test::Is(Comparison::Equal), false)),
+            ConditionCode::b => Some((Test::Is(Comparison::Less), true)),
+            ConditionCode::ae => Some((Test::Is(Comparison::Less), false)),
+            ConditionCode::be => Some((Test::Is(Comparison::LessOrEqual), true)),
+            ConditionCode::a => Some((Test::Is(Comparison::LessOrEqual), false)),
+            ConditionCode::l => Some((Test::Is(Comparison::SignedLess), true)),
+            ConditionCode::ge => Some((Test::Is(Comparison::SignedLess), false)),
+            ConditionCode::le => Some((Test::Is(Comparison::SignedLessOrEqual), true)),
+            ConditionCode::g => Some((Test::Is(Comparison::SignedLessOrEqual), false)),
+            ConditionCode::s => Some((Test::Negative, true)),
+            ConditionCode::ns => Some((Test::Negative, false)),
+            _ => None,
+        }
     }
 
     /// Stores the result of a calculation, which also sets the flags.
@@ -300,12 +292,7 @@ impl Step<'_> {
     ) -> Result<(), Unfollowed> {
         let size = self.size(0)?;
         let value = value.low(size);
-        let zero = match &value {
-            Value::Const(number) => Some(*number == 0),
-            _ => None,
-        };
-        let compared = Some(compared(size, value.clone()));
-        self.path.flags = Flags { of_arguments: value.depends(), zero, compared };
+        self.path.flags = Flags::of(&value, compared(size, value.clone()));
         self.put(0, value)
     }
 
@@ -313,9 +300,9 @@ impl Step<'_> {
     fn sum(&mut self) -> Result<(), Unfollowed> {
         let (old, size) = (self.operand(0)?, self.size(0)?);
         let (by, negative) = match self.insn.mnemonic() {
-            Mnemonic::Inc => (Value::Const(1), false),
-            Mnemonic::Dec => (Value::Const(1), true),
-            mnemonic => (self.operand(1)?, mnemonic == Mnemonic::Sub),
+            M::Inc => (Value::Const(1), false),
+            M::Dec => (Value::Const(1), true),
+            mnemonic => (self.operand(1)?, mnemonic == M::Sub),
         };
         if negative && self.is_same_register() {
             return self.result(Value::Const(0), Compared::Bits);
@@ -323,7 +310,7 @@ impl Step<'_> {
         if negative {
             let value = Value::computed(Operation::Subtract, size, old.clone(), by.clone());
             // INC and DEC leave the carry.
-            let keeps_carry = self.insn.mnemonic() == Mnemonic::Dec;
+            let keeps_carry = self.insn.mnemonic() == M::Dec;
             return self.result(value, |size, value| {
                 if keeps_carry { Compared::Result(size, value) } else { Compared::Numbers(size, old, by) }
             });
@@ -333,7 +320,6 @@ impl Step<'_> {
 
     /// Another calculation.
     fn compute(&mut self) -> Result<(), Unfollowed> {
-        use Mnemonic as M;
         let (mnemonic, size) = (self.insn.mnemonic(), self.size(0)?);
         match mnemonic {
             M::Not => {
@@ -392,7 +378,7 @@ impl Step<'_> {
     /// A comparison, of which only the flags are used.
     fn compare(&mut self) -> Result<(), Unfollowed> {
         let (one, two) = (self.operand(0)?, self.operand(1)?);
-        let is_test = self.insn.mnemonic() == Mnemonic::Test;
+        let is_test = self.insn.mnemonic() == M::Test;
         let bits = mask(self.size(0)?);
         let zero = match (&one, &two) {
             (Value::Const(a), Value::Const(b)) if is_test => Some(a & b & bits == 0),
@@ -414,19 +400,12 @@ impl Step<'_> {
 
     /// An instruction that stores or copies, perhaps repeated.
     fn string(&mut self) -> Result<(), Unfollowed> {
-        use Mnemonic as M;
-        let (size, copies) = match self.insn.mnemonic() {
-            M::Stosb => (1, false),
-            M::Stosd => (4, false),
-            M::Stosq => (8, false),
-            M::Movsb => (1, true),
-            M::Movsd => (4, true),
-            _ => (8, true),
-        };
         // `movsd` is the name of an instruction for numbers with a fraction too.
         if self.insn.op_kind(0) != OpKind::MemoryESRDI || self.insn.has_repne_prefix() {
             return Err(self.unknown());
         }
+        let size = self.insn.memory_size().size() as u8;
+        let copies = matches!(self.insn.mnemonic(), M::Movsb | M::Movsd | M::Movsq);
         let count = if self.insn.has_rep_prefix() {
             let Value::Const(count) = self.path.register(RCX) else { return Err(Unfollowed::Size) };
             self.path.set(RCX, Value::Const(0));
@@ -452,44 +431,11 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// A jump that depends on the flags.
-    fn branch(&mut self) -> Next {
-        let (taken, next) = (self.insn.near_branch_target(), self.insn.next_ip());
-        match (self.insn.condition_code(), self.path.flags.zero) {
-            (ConditionCode::e, Some(zero)) => Next::At(if zero { taken } else { next }),
-            (ConditionCode::ne, Some(zero)) => Next::At(if zero { next } else { taken }),
-            _ => {
-                let depends = self.path.flags.of_arguments;
-                self.path.depends_on(depends);
-                Next::Either([taken, next], self.condition())
-            }
+    /// The target of a jump or call.
+    fn target(&self) -> Result<u64, Unfollowed> {
+        match self.insn.op_kind(0) {
+            OpKind::NearBranch64 => Ok(self.insn.near_branch_target()),
+            _ => Err(Unfollowed::Indirect),
         }
-    }
-
-    fn jump(&self) -> Result<Next, Unfollowed> {
-        if self.insn.op_kind(0) != OpKind::NearBranch64 {
-            return Err(Unfollowed::Indirect);
-        }
-        let target = self.insn.near_branch_target();
-        Ok(if self.callees.ends.contains(&target) { Next::End } else { Next::At(target) })
-    }
-
-    fn call(&mut self) -> Result<Next, Unfollowed> {
-        if self.insn.op_kind(0) != OpKind::NearBranch64 {
-            return Err(Unfollowed::Indirect);
-        }
-        let target = self.insn.near_branch_target();
-        let arguments = [RDI, RSI, RDX].map(|number| self.path.register(number));
-        let returned = match self.path.call(target, &arguments, self.callees)? {
-            Called::Returned(value) => value,
-            Called::Ended => return Ok(Next::End),
-            Called::Committed => return Ok(Next::Committed),
-        };
-        self.path.flags = Flags::UNKNOWN;
-        for register in CHANGED_BY_CALLS {
-            self.path.set(register, UNSET);
-        }
-        self.path.set(RAX, returned);
-        Ok(Next::At(self.insn.next_ip()))
     }
 }
