@@ -60,15 +60,28 @@ impl Build {
         self.push(name, 4, members.len(), size, &tail)
     }
 
+    /// `BTF_KIND_ENUM` for values of four bytes, `BTF_KIND_ENUM64` for values of eight, without a name.
+    pub(crate) fn enumeration(&mut self, size: u32, signed: bool, values: &[(&str, i64)]) {
+        let tail: Vec<_> = values
+            .iter()
+            .flat_map(|(name, value)| {
+                let words = [self.name(name), *value as u32, (*value >> 32) as u32];
+                words.into_iter().take(1 + size as usize / 4)
+            })
+            .collect();
+        let kind = if size == 8 { 19 } else { 6 };
+        self.push("", u32::from(signed) << 7 | kind, values.len(), size, &tail);
+    }
+
     /// `BTF_KIND_TYPEDEF`.
     pub(crate) fn typedef(&mut self, name: &str, of: u32) -> u32 {
         self.push(name, 8, 0, of, &[])
     }
 
-    /// `BTF_KIND_FUNC_PROTO` that returns nothing.
-    pub(crate) fn prototype(&mut self, params: &[(&str, u32)]) -> u32 {
+    /// `BTF_KIND_FUNC_PROTO`.
+    fn prototype(&mut self, params: &[(&str, u32)], returns: u32) -> u32 {
         let tail: Vec<_> = params.iter().flat_map(|(name, ty)| [self.name(name), *ty]).collect();
-        self.push("", 13, params.len(), 0, &tail)
+        self.push("", 13, params.len(), returns, &tail)
     }
 
     /// A tracepoint: the typedef `btf_trace_NAME` and the function `__traceiter_NAME` with the arguments' names.
@@ -76,17 +89,15 @@ impl Build {
         let data = self.pointer(0);
         let named: Vec<_> = [("__data", data)].into_iter().chain(params.iter().copied()).collect();
         let bare: Vec<_> = named.iter().map(|(_, ty)| ("", *ty)).collect();
-        let prototype = self.prototype(&bare);
+        let prototype = self.prototype(&bare, 0);
         let pointer = self.pointer(prototype);
         self.typedef(&format!("btf_trace_{name}"), pointer);
-        let prototype = self.prototype(&named);
-        self.push(&format!("__traceiter_{name}"), 12, 0, prototype, &[]);
+        self.function(&format!("__traceiter_{name}"), &named, 0);
     }
 
     /// `BTF_KIND_FUNC` and its prototype.
     pub(crate) fn function(&mut self, name: &str, params: &[(&str, u32)], returns: u32) {
-        let tail: Vec<_> = params.iter().flat_map(|(name, ty)| [self.name(name), *ty]).collect();
-        let prototype = self.push("", 13, params.len(), returns, &tail);
+        let prototype = self.prototype(params, returns);
         self.push(name, 12, 0, prototype, &[]);
     }
 
@@ -111,7 +122,7 @@ impl Build {
         btf
     }
 
-    fn bytes(&self) -> Vec<u8> {
+    pub(super) fn bytes(&self) -> Vec<u8> {
         let (types, strings) = (self.types.len() as u32, self.strings.len() as u32);
         let mut bytes = 0xeb9f_u16.to_ne_bytes().to_vec();
         bytes.extend([1, 0]);

@@ -6,7 +6,7 @@
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
-use super::index::{MAGIC, TYPE_SIZE, tail};
+use super::index::{RawType, sections, word};
 
 /// `BTF_KIND_ENUM`
 const ENUM: u32 = 6;
@@ -24,33 +24,24 @@ pub(super) struct Enumerators {
 impl Enumerators {
     /// Reads a whole BTF section of this machine's byte order; None for any other content.
     pub(super) fn build(bytes: &[u8]) -> Option<Self> {
-        let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-        if u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?) != MAGIC {
-            return None;
-        }
-        let header = word(4)? as usize;
-        let types = header + word(8)? as usize;
-        let types_end = types + word(12)? as usize;
-        let strings = header + word(16)? as usize;
-        let strings = bytes.get(strings..strings + word(20)? as usize)?;
+        let (mut types, strings) = sections(bytes)?;
         let mut entries = Vec::new();
-        let mut at = types;
-        while at < types_end {
-            let info = word(at + 4)?;
-            let (kind, count, signed) = (info >> 24 & 0x1f, (info & 0xffff) as usize, info >> 31 != 0);
-            let body = at + TYPE_SIZE;
-            let length = if kind == ENUM64 { 12 } else { 8 };
-            for one in (0..count).map(|i| body + i * length).filter(|_| matches!(kind, ENUM | ENUM64)) {
-                let low = word(one + 4)?;
-                let value = match kind {
-                    ENUM64 => ((u64::from(word(one + 8)?) << 32) | u64::from(low)) as i64,
-                    _ if signed => i64::from(low as i32),
-                    _ => i64::from(low),
+        while !types.is_empty() {
+            let ty = RawType::split(&mut types)?;
+            let length = match ty.kind() {
+                ENUM => 8,
+                ENUM64 => 12,
+                _ => continue,
+            };
+            for one in ty.entries.chunks_exact(length) {
+                let (name, low) = (word(one, 0)?, word(one, 4)?);
+                let value = match word(one, 8) {
+                    Some(high) => (u64::from(high) << 32 | u64::from(low)) as i64,
+                    None if ty.info >> 31 != 0 => i64::from(low as i32),
+                    None => i64::from(low),
                 };
-                let name = word(one)?;
                 entries.push((hash(text(strings, name)?), name, value));
             }
-            at = body + tail(info)?;
         }
         entries.sort_unstable();
         Some(Self { entries, strings: strings.to_vec() })
@@ -83,42 +74,16 @@ fn hash(name: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::build::Build;
     use super::*;
 
     #[test]
     fn values_of_a_hand_made_section() {
-        let strings = b"\0A\0B\0C\0";
-        let word = |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>();
-        // enum { A = -1, B = 2 }, signed; enum { C = 1, A = -1 } of 64 bits; enum { C = 2 }.
-        let types = word(&[
-            0,
-            ENUM << 24 | 1 << 31 | 2,
-            4,
-            1,
-            u32::MAX,
-            3,
-            2, //
-            0,
-            ENUM64 << 24 | 2,
-            8,
-            5,
-            1,
-            0,
-            1,
-            u32::MAX,
-            u32::MAX, //
-            0,
-            ENUM << 24 | 1,
-            4,
-            5,
-            2,
-        ]);
-        let mut bytes = MAGIC.to_ne_bytes().to_vec();
-        bytes.extend([1, 0]);
-        bytes.extend(word(&[24, 0, types.len() as u32, types.len() as u32, strings.len() as u32]));
-        bytes.extend(types);
-        bytes.extend(strings);
-        let found = Enumerators::build(&bytes).unwrap();
+        let mut build = Build::new();
+        build.enumeration(4, true, &[("A", -1), ("B", 2)]);
+        build.enumeration(8, false, &[("C", 1), ("A", -1)]);
+        build.enumeration(4, false, &[("C", 2)]);
+        let found = Enumerators::build(&build.bytes()).unwrap();
         assert_eq!(found.value("A"), Some(-1));
         assert_eq!(found.value("B"), Some(2));
         assert_eq!(found.value("C"), None, "two enums give it different values");

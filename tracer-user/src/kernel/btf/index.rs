@@ -5,9 +5,7 @@
 //! time. Layout: `struct btf_header` and `struct btf_type`, include/uapi/linux/btf.h.
 
 /// `BTF_MAGIC`.
-pub(super) const MAGIC: u16 = 0xeb9f;
-/// Size in bytes of `struct btf_type`.
-pub(super) const TYPE_SIZE: usize = 12;
+const MAGIC: u16 = 0xeb9f;
 
 /// What the names of handlers of events begin with; the class of events follows.
 pub(super) const HANDLER: &str = "trace_event_raw_event_";
@@ -25,27 +23,18 @@ pub(super) struct Index {
 impl Index {
     /// Indexes a whole BTF section of this machine's byte order; None for any other content.
     pub(super) fn build(bytes: &[u8]) -> Option<Self> {
-        let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-        if u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?) != MAGIC {
-            return None;
-        }
-        let header = word(4)? as usize;
-        let types = header + word(8)? as usize;
-        let types_end = types + word(12)? as usize;
-        let strings = header + word(16)? as usize;
-        let mut hashes = Vec::with_capacity((types_end - types).min(bytes.len()) / 24);
+        let (mut types, strings) = sections(bytes)?;
+        let mut hashes = Vec::with_capacity(types.len() / 24);
         let mut handlers = Vec::new();
         // Type 0 is void.
         hashes.push(0);
-        let mut at = types;
-        while at < types_end {
-            let name = word(at)? as usize;
-            let info = word(at + 4)?;
-            if info >> 24 & 0x1f == FUNC && bytes.get(strings + name..)?.starts_with(HANDLER.as_bytes()) {
+        while !types.is_empty() {
+            let ty = RawType::split(&mut types)?;
+            let name = strings.get(ty.name as usize..)?;
+            if ty.kind() == FUNC && name.starts_with(HANDLER.as_bytes()) {
                 handlers.push(hashes.len() as u32);
             }
-            hashes.push(if name == 0 { 0 } else { hash(bytes.get(strings + name..)?) });
-            at += TYPE_SIZE + tail(info)?;
+            hashes.push(if ty.name == 0 { 0 } else { hash(name) });
         }
         Some(Self { hashes, handlers })
     }
@@ -69,8 +58,48 @@ fn hash(name: &[u8]) -> u32 {
     bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)).max(1)
 }
 
+/// The types and the strings of a whole BTF section of this machine's byte order; None for any other content.
+pub(super) fn sections(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    if u16::from_ne_bytes(*bytes.first_chunk()?) != MAGIC {
+        return None;
+    }
+    let section = |at: usize| {
+        let start = word(bytes, 4)?.checked_add(word(bytes, at)?)?;
+        bytes.get(start as usize..)?.get(..word(bytes, at + 4)? as usize)
+    };
+    Some((section(8)?, section(16)?))
+}
+
+pub(super) fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|word| u32::from_ne_bytes(*word))
+}
+
+/// A `struct btf_type`.
+pub(super) struct RawType<'a> {
+    /// Offset of the name in the strings.
+    pub(super) name: u32,
+    pub(super) info: u32,
+    /// What comes after it, such as the members of a struct.
+    pub(super) entries: &'a [u8],
+}
+
+impl<'a> RawType<'a> {
+    /// Splits the first type off; None if it is cut or of an unknown kind.
+    pub(super) fn split(types: &mut &'a [u8]) -> Option<Self> {
+        let (head, behind) = types.split_first_chunk::<12>()?;
+        let (name, info) = (word(head, 0)?, word(head, 4)?);
+        let (entries, rest) = behind.split_at_checked(tail(info)?)?;
+        *types = rest;
+        Some(Self { name, info, entries })
+    }
+
+    pub(super) fn kind(&self) -> u32 {
+        self.info >> 24 & 0x1f
+    }
+}
+
 /// Number of bytes after a `struct btf_type` with this `info` word; None for an unknown kind.
-pub(super) fn tail(info: u32) -> Option<usize> {
+fn tail(info: u32) -> Option<usize> {
     let count = (info & 0xffff) as usize;
     Some(match info >> 24 & 0x1f {
         // INT, VAR, DECL_TAG: one word.

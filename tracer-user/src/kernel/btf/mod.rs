@@ -128,15 +128,12 @@ impl Btf {
             }
             Err(error) => return Err(bad(path, &error)),
         };
-        Ok(Some(Self {
-            path: path.to_owned(),
-            file,
-            types,
-            index: OnceLock::new(),
-            found: Mutex::default(),
-            constants: OnceLock::new(),
-            modules: module::Modules::default(),
-        }))
+        Ok(Some(Self::new(path.to_owned(), file, types, OnceLock::new())))
+    }
+
+    fn new(path: PathBuf, file: File, types: btf_rs::Btf, index: OnceLock<Option<Index>>) -> Self {
+        let (found, modules) = (Mutex::default(), Mutex::default());
+        Self { path, file, types, index, found, constants: OnceLock::new(), modules }
     }
 
     /// The location of a member in a struct or union. The path may lead into embedded structs
@@ -159,8 +156,13 @@ impl Btf {
     pub fn member_of(&self, id: u32, path: &str) -> Result<Option<Member>, Error> {
         let mut at = Member { offset: 0, ty: self.info(id)? };
         for name in path.split('.') {
-            let Some(inner) = self.direct_member(at.ty.id, name)? else { return Ok(None) };
-            at = Member { offset: at.offset + inner.offset, ty: inner.ty };
+            let Some(BitMember { offset, bits, ty }) = self.bit_member(at.ty.id, name)? else {
+                return Ok(None);
+            };
+            if bits > 0 || !offset.is_multiple_of(8) {
+                return Ok(None);
+            }
+            at = Member { offset: at.offset + offset / 8, ty: self.info(ty)? };
         }
         Ok(Some(at))
     }
@@ -260,35 +262,15 @@ impl Btf {
     /// # Errors
     /// If the BTF is broken.
     pub fn bits(&self, of: &str, name: &str) -> Result<Option<(u32, u32, bool)>, Error> {
-        match self.struct_id(of)? {
-            Some(id) => self.bits_of(id, name),
-            None => Ok(None),
-        }
-    }
-
-    fn bits_of(&self, id: u32, name: &str) -> Result<Option<(u32, u32, bool)>, Error> {
-        let (Type::Struct(of) | Type::Union(of)) = self.get(id)? else { return Ok(None) };
-        for member in &of.members {
-            let member_id = member.get_type_id().unwrap_or(0);
-            let own = self.name_of(member)?;
-            if own == name {
-                let info = self.info(member_id)?;
-                let signed = match info.kind {
-                    Kind::Number { signed } => signed,
-                    Kind::Pointer { .. } => false,
-                    _ => return Ok(None),
-                };
-                let bits = member.bitfield_size().filter(|bits| *bits > 0).unwrap_or(info.size * 8);
-                return Ok(Some((member.bit_offset(), bits, signed)));
-            }
-            if own.is_empty() {
-                let (inner, _) = self.plain(member_id)?;
-                if let Some((offset, bits, signed)) = self.bits_of(inner, name)? {
-                    return Ok(Some((member.bit_offset() + offset, bits, signed)));
-                }
-            }
-        }
-        Ok(None)
+        let Some(id) = self.struct_id(of)? else { return Ok(None) };
+        let Some(BitMember { offset, bits, ty }) = self.bit_member(id, name)? else { return Ok(None) };
+        let info = self.info(ty)?;
+        let signed = match info.kind {
+            Kind::Number { signed } => signed,
+            Kind::Pointer { .. } => false,
+            _ => return Ok(None),
+        };
+        Ok(Some((offset, if bits > 0 { bits } else { info.size * 8 }, signed)))
     }
 
     /// Size in bytes of a named struct, union, enum or typedef, and whether it is signed. None if there is no such
@@ -330,27 +312,6 @@ impl Btf {
             _ => (0, Kind::Other),
         };
         Ok(TypeInfo { id, size, kind })
-    }
-
-    /// A member by its own name, in the struct or in its anonymous members.
-    fn direct_member(&self, id: u32, name: &str) -> Result<Option<Member>, Error> {
-        let (Type::Struct(of) | Type::Union(of)) = self.get(id)? else { return Ok(None) };
-        for member in &of.members {
-            let member_id = member.get_type_id().unwrap_or(0);
-            let own = self.name_of(member)?;
-            if own == name {
-                let whole = member.bit_offset() % 8 == 0 && member.bitfield_size().unwrap_or(0) == 0;
-                let offset = member.bit_offset() / 8;
-                return Ok(if whole { Some(Member { offset, ty: self.info(member_id)? }) } else { None });
-            }
-            if own.is_empty() {
-                let (inner_id, _) = self.plain(member_id)?;
-                if let Some(inner) = self.direct_member(inner_id, name)? {
-                    return Ok(Some(Member { offset: member.bit_offset() / 8 + inner.offset, ty: inner.ty }));
-                }
-            }
-        }
-        Ok(None)
     }
 
     /// Resolves typedefs and qualifiers.

@@ -30,16 +30,8 @@ impl Btf {
         // Opened by its descriptor, so that the inode number above belongs to the same file.
         let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
         let types = btf_rs::Btf::from_split_file(opened, &self.types).map_err(|error| bad(&path, &error))?;
-        let read = Arc::new(Self {
-            path,
-            file,
-            types,
-            // The index supports whole sections only; a module has few types, and all are decoded by now.
-            index: OnceLock::from(None),
-            found: Mutex::default(),
-            constants: OnceLock::new(),
-            modules: Modules::default(),
-        });
+        // The index supports whole sections only; a module has few types, and all are decoded by now.
+        let read = Arc::new(Self::new(path, file, types, OnceLock::from(None)));
         modules.retain(|(own, ..)| own != name);
         modules.push((name.to_owned(), inode, Arc::clone(&read)));
         Ok(Some(read))

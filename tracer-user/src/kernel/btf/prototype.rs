@@ -42,13 +42,11 @@ impl Btf {
             return Ok(None);
         }
         params.remove(0);
-        if let Some(named) = self.function(&format!("__traceiter_{name}"))? {
-            let same = named.params.len() == params.len() + 1
-                && named.params.iter().skip(1).zip(&params).all(|(a, b)| a.ty == b.ty);
-            if same {
-                for (param, named) in params.iter_mut().zip(named.params.into_iter().skip(1)) {
-                    param.name = named.name;
-                }
+        if let Some(named) = self.function(&format!("__traceiter_{name}"))?
+            && named.params.iter().skip(1).map(|param| &param.ty).eq(params.iter().map(|param| &param.ty))
+        {
+            for (param, named) in params.iter_mut().zip(named.params.into_iter().skip(1)) {
+                param.name = named.name;
             }
         }
         Ok(Some(Prototype { params, returns: None }))
