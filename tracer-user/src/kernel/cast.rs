@@ -5,8 +5,7 @@
 //! verifier accepts loads of any width inside an array.
 
 use super::{Btf, Error};
-use crate::sys::bpf::feature::{Trial, load};
-use crate::sys::bpf::prog::ProgKind;
+use crate::sys::bpf::prog::{Prog, ProgKind, insn};
 
 /// The function's name.
 const FUNCTION: &str = "bpf_rdonly_cast";
@@ -26,10 +25,7 @@ pub struct Cast {
 
 impl Cast {
     /// Finds the function and the structure in BTF; None if either is missing or unsuitable.
-    ///
-    /// # Errors
-    /// If the BTF is broken.
-    pub fn find(btf: &Btf) -> Result<Option<Self>, Error> {
+    pub(crate) fn find(btf: &Btf) -> Result<Option<Self>, Error> {
         let Some(function) = btf.function_id(FUNCTION)? else { return Ok(None) };
         let (Some(structure), Some(array)) =
             (btf.struct_id(STRUCTURE.0)?, btf.member(STRUCTURE.0, STRUCTURE.1)?)
@@ -41,33 +37,18 @@ impl Cast {
     }
 
     /// Whether this kernel loads programs of this kind that use the cast.
-    ///
-    /// # Errors
-    /// The kernel's error for the smallest such program.
-    pub fn try_in(self, kind: ProgKind) -> Result<(), rustix::io::Errno> {
-        let insns = self.example();
-        load(&Trial { kind: kind as u32, attach_type: 0, attach_btf_id: 0, flags: 0, insns: &insns })
-            .map(drop)
-    }
-
-    /// `r1 = 0; r2 = structure; call; r0 = *(u64 *)(r0 + 8); r0 = 0; exit`
-    fn example(self) -> Vec<u8> {
-        let insn = |op: u8, dst: u8, src: u8, off: i16, imm: u32| {
-            let registers = if cfg!(target_endian = "little") { dst | src << 4 } else { dst << 4 | src };
-            let mut bytes = vec![op, registers];
-            bytes.extend(off.to_ne_bytes());
-            bytes.extend(imm.to_ne_bytes());
-            bytes
-        };
-        [
+    pub(crate) fn try_in(self, kind: ProgKind) -> Result<(), rustix::io::Errno> {
+        let (function, structure) = (self.function.cast_signed(), self.structure.cast_signed());
+        // r1 = 0; r2 = structure; call; r0 = *(u64 *)(r0 + 8); r0 = 0; exit
+        let insns = [
             insn(0xb7, 1, 0, 0, 0),
-            insn(0xb7, 2, 0, 0, self.structure),
-            insn(0x85, 0, 2, 0, self.function),
+            insn(0xb7, 2, 0, 0, structure),
+            insn(0x85, 0, 2, 0, function),
             insn(0x79, 0, 0, 8, 0),
             insn(0xb7, 0, 0, 0, 0),
             insn(0x95, 0, 0, 0, 0),
-        ]
-        .concat()
+        ];
+        Prog::load(kind, insns.as_flattened(), "trial").map(drop).map_err(|error| error.errno)
     }
 }
 

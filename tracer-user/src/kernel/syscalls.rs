@@ -16,7 +16,7 @@ use std::os::fd::AsRawFd;
 use rustix::fs::OFlags;
 
 use super::{Btf, Error, Tracefs};
-use crate::sys::bpf::prog::{Prog, ProgKind};
+use crate::sys::bpf::prog::{Prog, ProgKind, insn};
 
 /// Reads the numbers of syscall events from the running kernel.
 #[derive(Debug)]
@@ -78,15 +78,6 @@ impl Numbers {
 
 fn withheld(why: impl Into<String>) -> Error {
     Error::Withheld { fact: "system call numbers", why: why.into() }
-}
-
-/// One eight-byte instruction, `struct bpf_insn`.
-fn insn(op: u8, dst: u8, src: u8, off: i16, imm: i32) -> [u8; 8] {
-    let mut bytes =
-        [op, if cfg!(target_endian = "little") { src << 4 | dst } else { dst << 4 | src }, 0, 0, 0, 0, 0, 0];
-    bytes[2..4].copy_from_slice(&off.to_ne_bytes());
-    bytes[4..].copy_from_slice(&imm.to_ne_bytes());
-    bytes
 }
 
 /// Builds the program; None if a required struct or member is not in the types. The program returns 0, or the number
@@ -190,10 +181,7 @@ const ARM64_TIF_32BIT: u32 = 1 << 22;
 
 impl Registers {
     /// Finds the registers; None on an unsupported architecture.
-    ///
-    /// # Errors
-    /// If the BTF is broken.
-    pub fn find(btf: &Btf) -> Result<Option<Self>, Error> {
+    pub(crate) fn find(btf: &Btf) -> Result<Option<Self>, Error> {
         let register = |name: &str| Ok::<_, Error>(btf.member("pt_regs", name)?.map(|member| member.offset));
         let six = |names: [&str; 6]| {
             let mut offsets = [0; 6];

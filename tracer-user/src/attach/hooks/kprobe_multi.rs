@@ -8,17 +8,16 @@ use crate::{
     attach::{Cause, link::Link},
     sys::{
         Errno,
-        bpf::{
-            feature::{ATTACH_KPROBE_MULTI, link_kprobe_multi_to_nothing},
-            prog::Prog,
-        },
+        bpf::prog::{Prog, Purpose},
     },
 };
 
 /// Whether the kernel has kprobe.multi links.
 pub(crate) fn is_there() -> bool {
-    static KNOWN: LazyLock<bool> =
-        LazyLock::new(|| trial::has_links(ATTACH_KPROBE_MULTI, link_kprobe_multi_to_nothing, Errno::INVAL));
+    // With such links, the kernel refuses an empty list; without them, the kind of link.
+    static KNOWN: LazyLock<bool> = LazyLock::new(|| {
+        trial::has_links(Purpose::Multi, |program| program.link_functions(&[], &[], false), Errno::INVAL)
+    });
     *KNOWN
 }
 

@@ -18,10 +18,7 @@ use crate::{
     kernel::{ProbeUnit, opened::OpenedFile},
     sys::{
         Errno,
-        bpf::{
-            feature::{ATTACH_UPROBE_MULTI, link_uprobe_multi_to_root},
-            prog::{Prog, Purpose},
-        },
+        bpf::prog::{Prog, Purpose},
         perf,
     },
 };
@@ -42,14 +39,16 @@ pub struct FilePlace {
 
 /// Whether the kernel has uprobe.multi links.
 fn has_multi() -> bool {
-    static KNOWN: LazyLock<bool> =
-        LazyLock::new(|| trial::has_links(ATTACH_UPROBE_MULTI, link_uprobe_multi_to_root, Errno::BADF));
+    // With such links, the kernel refuses the directory; without them, the kind of link.
+    static KNOWN: LazyLock<bool> = LazyLock::new(|| {
+        trial::has_links(purpose(), |program| program.link_file(c"/", 0, 0, false, 0), Errno::BADF)
+    });
     *KNOWN
 }
 
 /// The expected attach type for loading such a program.
 pub(crate) fn purpose() -> Purpose<'static> {
-    if has_multi() { Purpose::Type(ATTACH_UPROBE_MULTI) } else { Purpose::Any }
+    if has_multi() { Purpose::FileMulti } else { Purpose::Any }
 }
 
 /// Attaches a program to an instruction of a file, or to the return of a function that begins there.

@@ -44,13 +44,13 @@ impl Group {
     }
 }
 
-/// A feature without detail.
 pub(super) fn feature(
     group: Group,
     name: &'static str,
     purpose: &'static str,
     since: &'static str,
     answer: Answer,
+    detail: Option<String>,
 ) -> Feature {
-    Feature { group, name, purpose, since, answer, detail: None }
+    Feature { group, name, purpose, since, answer, detail }
 }

@@ -3,34 +3,26 @@
 use super::feature::{Feature, Group, feature};
 use crate::kernel::config::Config;
 use crate::kernel::tracefs::Place;
-use crate::kernel::{Answer, Btf, Symbols, Tracefs};
+use crate::kernel::{Answer, Btf, Error, Symbols, Tracefs};
 
 pub(super) fn features() -> Vec<Feature> {
-    let config = Config::running();
-    let tracefs = Tracefs::open();
-    let mut features = facts(&tracefs);
-    features.push(match &config {
-        Ok(Some(found)) => {
-            Feature { detail: Some(found.source().display().to_string()), ..kernel_config(Answer::Yes) }
-        }
-        Ok(None) => kernel_config(Answer::no("neither /proc/config.gz nor /boot/config-* of this release")),
-        Err(error) => kernel_config(Answer::unknown(with_cause(error))),
-    });
+    let (config, tracefs) = (Config::running(), Tracefs::open());
+    let mut features = facts(&tracefs, &config);
     let config = config.ok().flatten();
-    features.extend(OWN.iter().map(|own| {
+    features.extend(OWN.map(|(name, purpose, since, sign)| {
         let answer = match &tracefs {
-            Ok(tracefs) => own.seen(tracefs, config.as_ref()),
+            Ok(tracefs) => sign.seen(since, tracefs, config.as_ref()),
             Err(_) => Answer::unknown("no tracefs"),
         };
-        feature(Group::Tracefs, own.name, own.purpose, own.since, answer)
+        feature(Group::Tracefs, name, purpose, since, answer, None)
     }));
     features
 }
 
-fn facts(tracefs: &Result<Tracefs, crate::kernel::Error>) -> Vec<Feature> {
+fn facts(tracefs: &Result<Tracefs, Error>, config: &Result<Option<Config>, Error>) -> Vec<Feature> {
     let mut features = Vec::new();
-    let mut push = |name, purpose, since, answer, detail: Option<String>| {
-        features.push(Feature { detail, ..feature(Group::Facts, name, purpose, since, answer) });
+    let mut push = |name, purpose, since, answer, detail| {
+        features.push(feature(Group::Facts, name, purpose, since, answer, detail));
     };
     let place = tracefs.as_ref().ok().map(|tracefs| match tracefs.place() {
         Place::Mounted(path) | Place::Frozen(path) => path.display().to_string(),
@@ -65,11 +57,14 @@ fn facts(tracefs: &Result<Tracefs, crate::kernel::Error>) -> Vec<Feature> {
         };
         push(name, purpose, since, answer, None);
     }
-    features
-}
 
-fn kernel_config(answer: Answer) -> Feature {
-    feature(Group::Facts, "kernel_config", "listing what is not built", "CONFIG_IKCONFIG_PROC", answer)
+    let (answer, detail) = match config {
+        Ok(Some(found)) => (Answer::Yes, Some(found.source().display().to_string())),
+        Ok(None) => (Answer::no("neither /proc/config.gz nor /boot/config-* of this release"), None),
+        Err(error) => (Answer::unknown(with_cause(error)), None),
+    };
+    push("kernel_config", "listing what is not built", "CONFIG_IKCONFIG_PROC", answer, detail);
+    features
 }
 
 const DEVICES: [(&str, &str, &str, &str, &str); 4] = [
@@ -85,16 +80,8 @@ const DEVICES: [(&str, &str, &str, &str, &str); 4] = [
     ("fuse", "showing the mirror of tracefs", "2.6.14", "/dev/fuse", "CONFIG_FUSE_FS"),
 ];
 
-/// A feature that the kernel's own tracefs may be built with.
-struct Own {
-    name: &'static str,
-    purpose: &'static str,
-    /// The setting that builds it, or the version that introduced it.
-    since: &'static str,
-    sign: Sign,
-}
-
-/// The sign of a feature of tracefs.
+/// The sign of a feature that the kernel's own tracefs may be built with.
+#[derive(Clone, Copy)]
 enum Sign {
     /// A file that exists exactly if the feature is built.
     File(&'static str),
@@ -104,19 +91,20 @@ enum Sign {
     Setting(&'static str),
 }
 
-impl Own {
-    fn seen(&self, tracefs: &Tracefs, config: Option<&Config>) -> Answer {
+impl Sign {
+    /// `since` is the setting that builds the feature, or the version that introduced it.
+    fn seen(self, since: &str, tracefs: &Tracefs, config: Option<&Config>) -> Answer {
         let answer = |is_there: bool| match is_there {
             true => Answer::Yes,
-            false if self.since.starts_with("CONFIG_") => Answer::no(format!("not built ({})", self.since)),
-            false => Answer::no(format!("older than {}", self.since)),
+            false if since.starts_with("CONFIG_") => Answer::no(format!("not built ({since})")),
+            false => Answer::no(format!("older than {since}")),
         };
-        let found = match self.sign {
-            Sign::File(file) => tracefs.open_file(file, rustix::fs::OFlags::PATH).map(|file| file.is_some()),
-            Sign::Readme(word) => {
+        let found = match self {
+            Self::File(file) => tracefs.open_file(file, rustix::fs::OFlags::PATH).map(|file| file.is_some()),
+            Self::Readme(word) => {
                 tracefs.read("README").map(|text| text.is_some_and(|text| text.contains(word)))
             }
-            Sign::Setting(setting) => match config {
+            Self::Setting(setting) => match config {
                 Some(config) => Ok(config.has(setting)),
                 None => return Answer::unknown("the kernel's configuration is not available"),
             },
@@ -125,73 +113,33 @@ impl Own {
     }
 }
 
-const OWN: [Own; 11] = [
-    Own {
-        name: "own_hist",
-        purpose: "hist triggers",
-        since: "CONFIG_HIST_TRIGGERS",
-        sign: Sign::File("events/sched/sched_switch/hist"),
-    },
-    Own {
-        name: "own_hist_nohitcount",
-        purpose: "hist triggers without hit counts",
-        since: "6.3",
-        sign: Sign::Readme("nohitcount"),
-    },
-    Own {
-        name: "own_synthetic",
-        purpose: "synthetic events",
-        since: "CONFIG_SYNTH_EVENTS",
-        sign: Sign::File("synthetic_events"),
-    },
-    Own {
-        name: "own_snapshot",
-        purpose: "snapshots",
-        since: "CONFIG_TRACER_SNAPSHOT",
-        sign: Sign::File("snapshot"),
-    },
-    Own {
-        name: "own_user_events",
-        purpose: "user events",
-        since: "CONFIG_USER_EVENTS",
-        sign: Sign::File("user_events_data"),
-    },
-    Own {
-        name: "own_kprobe_events",
-        purpose: "kprobe events",
-        since: "CONFIG_KPROBE_EVENTS",
-        sign: Sign::File("kprobe_events"),
-    },
-    Own {
-        name: "own_uprobe_events",
-        purpose: "uprobe events",
-        since: "CONFIG_UPROBE_EVENTS",
-        sign: Sign::File("uprobe_events"),
-    },
-    Own {
-        name: "own_syscall_events",
-        purpose: "an event for each system call",
-        since: "CONFIG_FTRACE_SYSCALLS",
-        sign: Sign::File("events/syscalls"),
-    },
-    Own {
-        name: "own_fprobe_events",
-        purpose: "function events",
-        since: "CONFIG_FPROBE_EVENTS",
-        sign: Sign::Readme("f[:[<group>/]"),
-    },
-    Own {
-        name: "own_probe_types",
-        purpose: "arguments of probes by name",
-        since: "CONFIG_PROBE_EVENTS_BTF_ARGS",
-        sign: Sign::Readme("<argname>"),
-    },
-    Own {
-        name: "own_function_tracer",
-        purpose: "fentry, kprobe.multi",
-        since: "CONFIG_FUNCTION_TRACER",
-        sign: Sign::Setting("FUNCTION_TRACER"),
-    },
+const OWN: [(&str, &str, &str, Sign); 11] = [
+    ("own_hist", "hist triggers", "CONFIG_HIST_TRIGGERS", Sign::File("events/sched/sched_switch/hist")),
+    ("own_hist_nohitcount", "hist triggers without hit counts", "6.3", Sign::Readme("nohitcount")),
+    ("own_synthetic", "synthetic events", "CONFIG_SYNTH_EVENTS", Sign::File("synthetic_events")),
+    ("own_snapshot", "snapshots", "CONFIG_TRACER_SNAPSHOT", Sign::File("snapshot")),
+    ("own_user_events", "user events", "CONFIG_USER_EVENTS", Sign::File("user_events_data")),
+    ("own_kprobe_events", "kprobe events", "CONFIG_KPROBE_EVENTS", Sign::File("kprobe_events")),
+    ("own_uprobe_events", "uprobe events", "CONFIG_UPROBE_EVENTS", Sign::File("uprobe_events")),
+    (
+        "own_syscall_events",
+        "an event for each system call",
+        "CONFIG_FTRACE_SYSCALLS",
+        Sign::File("events/syscalls"),
+    ),
+    ("own_fprobe_events", "function events", "CONFIG_FPROBE_EVENTS", Sign::Readme("f[:[<group>/]")),
+    (
+        "own_probe_types",
+        "arguments of probes by name",
+        "CONFIG_PROBE_EVENTS_BTF_ARGS",
+        Sign::Readme("<argname>"),
+    ),
+    (
+        "own_function_tracer",
+        "fentry, kprobe.multi",
+        "CONFIG_FUNCTION_TRACER",
+        Sign::Setting("FUNCTION_TRACER"),
+    ),
 ];
 
 /// An error and its cause in one line.
@@ -215,7 +163,8 @@ mod tests {
         let tracefs = Tracefs::frozen(&dir).unwrap();
         let config = Config::read(&dir.join("config")).unwrap();
         let seen = |name: &str, config: Option<&Config>| {
-            OWN.iter().find(|own| own.name == name).unwrap().seen(&tracefs, config)
+            let (_, _, since, sign) = OWN.into_iter().find(|own| own.0 == name).unwrap();
+            sign.seen(since, &tracefs, config)
         };
         assert_eq!(seen("own_snapshot", None), Answer::Yes);
         assert_eq!(seen("own_hist", None), Answer::no("not built (CONFIG_HIST_TRIGGERS)"));

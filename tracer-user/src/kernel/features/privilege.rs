@@ -71,12 +71,9 @@ impl Privileges {
 
     /// Why the kernel refuses a program or map with `EPERM` or `EACCES`.
     pub(super) fn refused(&self) -> String {
-        let mut lacks = Vec::new();
-        for (set, name) in [(CapabilitySet::BPF, "CAP_BPF"), (CapabilitySet::PERFMON, "CAP_PERFMON")] {
-            if !self.has(set) {
-                lacks.push(name);
-            }
-        }
+        let needed = [(CapabilitySet::BPF, "CAP_BPF"), (CapabilitySet::PERFMON, "CAP_PERFMON")];
+        let lacks: Vec<_> =
+            needed.into_iter().filter(|(set, _)| !self.has(*set)).map(|(_, name)| name).collect();
         if !lacks.is_empty() {
             return format!("refused: this process lacks {}", lacks.join(" and "));
         }
@@ -96,20 +93,20 @@ impl Privileges {
 }
 
 pub(super) fn features(privileges: &Privileges) -> Vec<Feature> {
-    let mut features: Vec<_> = CAPABILITIES
-        .iter()
-        .map(|(name, set, purpose, since)| {
-            let answer = match privileges.effective {
-                None => Answer::unknown("capget(2) failed"),
-                Some(held) if held.contains(*set) => Answer::Yes,
-                Some(held) if held.contains(CapabilitySet::SYS_ADMIN) && covered(*set) => Answer::Yes,
-                Some(_) => Answer::no("not in the effective set"),
-            };
-            feature(Group::Privileges, name, purpose, since, answer)
-        })
-        .collect();
-    features.push(feature(
-        Group::Privileges,
+    let mut features = Vec::new();
+    let mut push = |name, purpose, since, answer, detail| {
+        features.push(feature(Group::Privileges, name, purpose, since, answer, detail));
+    };
+    for (name, set, purpose, since) in CAPABILITIES {
+        let answer = match privileges.effective {
+            None => Answer::unknown("capget(2) failed"),
+            Some(held) if held.contains(set) => Answer::Yes,
+            Some(held) if held.contains(CapabilitySet::SYS_ADMIN) && covered(set) => Answer::Yes,
+            Some(_) => Answer::no("not in the effective set"),
+        };
+        push(name, purpose, since, answer, None);
+    }
+    push(
         "initial_userns",
         "most kinds of BPF programs and the tracefs mount",
         "user namespaces, 3.8; BPF tokens excepted, 6.9",
@@ -118,20 +115,19 @@ pub(super) fn features(privileges: &Privileges) -> Vec<Feature> {
         } else {
             Answer::no("the uid map of this process is not the whole one")
         },
-    ));
-    features.push(match &privileges.lockdown {
-        Lockdown::Mode(mode) => {
-            let answer = match mode.as_str() {
-                // Integrity mode prevents changes to the kernel, which no program here makes.
-                "confidentiality" => Answer::no("programs may not read kernel memory"),
-                _ => Answer::Yes,
-            };
-            Feature { detail: Some(mode.clone()), ..lockdown(answer) }
+        None,
+    );
+    let (answer, mode) = match &privileges.lockdown {
+        Lockdown::Mode(mode) if mode == "confidentiality" => {
+            (Answer::no("programs may not read kernel memory"), Some(mode.clone()))
         }
-        Lockdown::Unknown(why) => lockdown(Answer::unknown(why.clone())),
-    });
-    features.push(feature(
-        Group::Privileges,
+        // Integrity mode prevents changes to the kernel, which no program here makes.
+        Lockdown::Mode(mode) => (Answer::Yes, Some(mode.clone())),
+        Lockdown::Unknown(why) => (Answer::unknown(why.clone()), None),
+    };
+    let purpose = "reading kernel memory from programs (yes: not locked down against it)";
+    push("lockdown_open", purpose, "lockdown, 5.4 (9d1f8be5cf42)", answer, mode);
+    push(
         "no_new_privs",
         "dropping privileges for good",
         "3.5 (259e5e6c75a9)",
@@ -140,9 +136,9 @@ pub(super) fn features(privileges: &Privileges) -> Vec<Feature> {
             Err(Errno::INVAL) => Answer::no("this kernel lacks it"),
             Err(errno) => Answer::unknown(format!("prctl(2): {errno}")),
         },
-    ));
-    features.push(feature(
-        Group::Privileges,
+        None,
+    );
+    push(
         "seccomp_filter",
         "filters of system calls in the daemon, record, hist and list",
         "3.5 (CONFIG_SECCOMP_FILTER); the query needs 4.14",
@@ -152,9 +148,9 @@ pub(super) fn features(privileges: &Privileges) -> Vec<Feature> {
             // Kernels before 4.14 have filters but lack the query.
             Err(errno) => Answer::unknown(format!("seccomp(2): {errno}")),
         },
-    ));
-    features.push(feature(
-        Group::Privileges,
+        None,
+    );
+    push(
         "landlock",
         "limits on the files that processes of the daemon can open",
         "5.13 (CONFIG_SECURITY_LANDLOCK, and landlock in lsm=)",
@@ -164,7 +160,8 @@ pub(super) fn features(privileges: &Privileges) -> Vec<Feature> {
             Err(Errno::OPNOTSUPP) => Answer::no("it was not enabled at boot"),
             Err(errno) => Answer::unknown(format!("landlock_create_ruleset(2): {errno}")),
         },
-    ));
+        None,
+    );
     for (name, path, purpose, since) in SYSCTLS {
         let found = read_to_string(path);
         let answer = match &found {
@@ -172,13 +169,14 @@ pub(super) fn features(privileges: &Privileges) -> Vec<Feature> {
             Err(error) if error.kind() == ErrorKind::NotFound => Answer::no("this kernel lacks it"),
             Err(error) => Answer::unknown(format!("{path}: {error}")),
         };
-        let detail = found.ok().map(|text| text.trim().to_owned());
-        features.push(Feature { detail, ..feature(Group::Privileges, name, purpose, since, answer) });
+        push(name, purpose, since, answer, found.ok().map(|text| text.trim().to_owned()));
     }
-    features.push(match &privileges.modules {
-        Some(modules) => Feature { detail: Some(modules.clone()), ..security_modules(Answer::Yes) },
-        None => security_modules(Answer::unknown("securityfs is not mounted and may not be")),
-    });
+    let answer = match &privileges.modules {
+        Some(_) => Answer::Yes,
+        None => Answer::unknown("securityfs is not mounted and may not be"),
+    };
+    let purpose = "naming the security module that refuses";
+    push("security_modules", purpose, "securityfs, 4.11", answer, privileges.modules.clone());
     features
 }
 
@@ -187,24 +185,7 @@ fn covered(set: CapabilitySet) -> bool {
     set == CapabilitySet::BPF || set == CapabilitySet::PERFMON
 }
 
-fn lockdown(answer: Answer) -> Feature {
-    let purpose = "reading kernel memory from programs (yes: not locked down against it)";
-    feature(Group::Privileges, "lockdown_open", purpose, "lockdown, 5.4 (9d1f8be5cf42)", answer)
-}
-
-fn security_modules(answer: Answer) -> Feature {
-    feature(
-        Group::Privileges,
-        "security_modules",
-        "naming the security module that refuses",
-        "securityfs, 4.11",
-        answer,
-    )
-}
-
-type Capability = (&'static str, CapabilitySet, &'static str, &'static str);
-
-const CAPABILITIES: [Capability; 5] = [
+const CAPABILITIES: [(&str, CapabilitySet, &str, &str); 5] = [
     ("cap_bpf", CapabilitySet::BPF, "loading programs, making maps", "5.8 (a17b53c4a4b5)"),
     (
         "cap_perfmon",

@@ -45,15 +45,16 @@ impl Prog {
     /// # Errors
     /// `EBUSY` if the function's entry is already in use, `EINVAL` or `ENOTSUPP` if the function cannot be traced.
     pub fn attach_function(&self) -> Result<OwnedFd, Errno> {
-        attach_tracing(self.as_fd())
+        // SAFETY: there is no name.
+        unsafe { open_raw_tracepoint(self.as_fd(), 0) }
     }
 
     /// Attaches a program of [`Purpose::Multi`] to the functions at these addresses (5.18 and later). `cookies` holds
     /// an attach cookie for each address, or is empty.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` on a kernel built without fprobe, `ESRCH` for an address that is not a function's, `EINVAL` if
-    /// the number of cookies differs from the number of addresses.
+    /// `EOPNOTSUPP` on a kernel built without fprobe, `ESRCH` for an address that is not a function's, `EINVAL`
+    /// without addresses or if the number of cookies differs from theirs.
     pub fn link_functions(&self, addresses: &[u64], cookies: &[u64], exit: bool) -> Result<OwnedFd, Errno> {
         if !cookies.is_empty() && cookies.len() != addresses.len() {
             return Err(Errno::INVAL);
@@ -101,20 +102,11 @@ impl Prog {
 }
 
 /// The arguments of `BPF_LINK_CREATE` that all kinds of links share.
-pub(super) fn link_arguments(program: BorrowedFd<'_>, attach_type: bpf_attach_type) -> bpf_attr {
+fn link_arguments(program: BorrowedFd<'_>, attach_type: bpf_attach_type) -> bpf_attr {
     let mut arguments = arguments();
     arguments.link_create.__bindgen_anon_1.prog_fd = program.as_raw_fd().cast_unsigned();
     arguments.link_create.attach_type = attach_type as u32;
     arguments
-}
-
-/// Attaches a tracing program (fentry, fexit) to the function that it was loaded for.
-///
-/// # Errors
-/// The kernel's error.
-pub(super) fn attach_tracing(program: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    // SAFETY: there is no name.
-    unsafe { open_raw_tracepoint(program, 0) }
 }
 
 /// # Safety

@@ -15,7 +15,6 @@ use crate::sys::{Errno, check};
 
 pub mod btf;
 pub mod cpu_ring;
-pub mod feature;
 mod func_info;
 mod info;
 pub mod link;

@@ -35,8 +35,6 @@ pub enum Purpose<'a> {
     /// The type suffices.
     #[default]
     Any,
-    /// An expected attach type (`enum bpf_attach_type`).
-    Type(u32),
     /// A kernel function's entry or exit ([`ProgKind::Tracing`]).
     Function {
         /// The function's BTF id.
@@ -48,16 +46,18 @@ pub enum Purpose<'a> {
     },
     /// kprobe.multi.
     Multi,
+    /// uprobe.multi.
+    FileMulti,
 }
 
 impl Purpose<'_> {
     fn attach_type(self) -> u32 {
         match self {
             Self::Any => 0,
-            Self::Type(attach_type) => attach_type,
             Self::Function { exit: false, .. } => bpf_attach_type::BPF_TRACE_FENTRY as u32,
             Self::Function { exit: true, .. } => bpf_attach_type::BPF_TRACE_FEXIT as u32,
             Self::Multi => bpf_attach_type::BPF_TRACE_KPROBE_MULTI as u32,
+            Self::FileMulti => bpf_attach_type::BPF_TRACE_UPROBE_MULTI as u32,
         }
     }
 }
@@ -80,7 +80,6 @@ const LOG_SIZE: usize = 1 << 20;
 #[derive(Debug)]
 pub struct Prog {
     fd: OwnedFd,
-    kind: ProgKind,
     attach_type: u32,
 }
 
@@ -111,10 +110,7 @@ impl Prog {
     }
 
     /// Like [`Prog::load`], for a purpose.
-    ///
-    /// # Errors
-    /// As [`Prog::load`].
-    pub fn load_for(
+    pub(crate) fn load_for(
         kind: ProgKind,
         purpose: Purpose<'_>,
         insns: &[u8],
@@ -126,10 +122,7 @@ impl Prog {
     }
 
     /// Like [`Prog::load_for`], for a sleepable program of uprobes (6.0 and later).
-    ///
-    /// # Errors
-    /// As [`Prog::load`].
-    pub fn load_sleepable(
+    pub(crate) fn load_sleepable(
         kind: ProgKind,
         purpose: Purpose<'_>,
         insns: &[u8],
@@ -145,35 +138,42 @@ impl Prog {
         insns: &[u8],
         title: &str,
     ) -> Result<Self, LoadError> {
-        let (attach_btf_id, attach_btf) = match purpose {
-            Purpose::Function { id, module, .. } => (id, module),
-            _ => (0, None),
-        };
         let attach_type = purpose.attach_type();
+        let license = c"Dual MIT/GPL";
+        let mut arguments = arguments();
+        arguments.__bindgen_anon_3.prog_type = kind as u32;
+        arguments.__bindgen_anon_3.insn_cnt = (insns.len() / 8) as u32;
+        arguments.__bindgen_anon_3.insns = insns.as_ptr() as u64;
+        arguments.__bindgen_anon_3.license = license.as_ptr() as u64;
+        arguments.__bindgen_anon_3.prog_flags = flags;
+        arguments.__bindgen_anon_3.prog_name = name(title);
+        arguments.__bindgen_anon_3.expected_attach_type = attach_type;
+        if let Purpose::Function { id, module, .. } = purpose {
+            let module = module.map_or(0, |module| module.as_raw_fd().cast_unsigned());
+            arguments.__bindgen_anon_3.attach_btf_id = id;
+            arguments.__bindgen_anon_3.__bindgen_anon_1.attach_btf_obj_fd = module;
+        }
         let functions = func_info::of(insns);
-        let types = match &functions {
-            Some(_) => Some(func_info::btf().map_err(|errno| LoadError { errno, log: String::new() })?),
-            None => None,
-        };
-        let request = LoadRequest {
-            kind: kind as u32,
-            attach_type,
-            attach_btf_id,
-            attach_btf,
-            flags,
-            insns,
-            title,
-            functions: functions.as_deref().unwrap_or_default(),
-            types,
-        };
-        let mut errno = match request.load(&mut []) {
-            Ok(fd) => return Ok(Self { fd, kind, attach_type }),
+        if let Some(functions) = &functions {
+            let types = func_info::btf().map_err(|errno| LoadError { errno, log: String::new() })?;
+            arguments.__bindgen_anon_3.prog_btf_fd = types.as_raw_fd().cast_unsigned();
+            arguments.__bindgen_anon_3.func_info_rec_size = size_of::<bpf_func_info>() as u32;
+            arguments.__bindgen_anon_3.func_info = functions.as_ptr() as u64;
+            arguments.__bindgen_anon_3.func_info_cnt = functions.len() as u32;
+        }
+        // SAFETY: the command returns a descriptor, and all slices have the stated lengths and outlive the call.
+        let mut errno = match unsafe { call_fd(bpf_cmd::BPF_PROG_LOAD, &mut arguments) } {
+            Ok(fd) => return Ok(Self { fd, attach_type }),
             Err(errno) => errno,
         };
-        let mut log = vec![0; LOG_SIZE];
-        match request.load(&mut log) {
+        let mut log = vec![0_u8; LOG_SIZE];
+        arguments.__bindgen_anon_3.log_level = 1;
+        arguments.__bindgen_anon_3.log_size = log.len() as u32;
+        arguments.__bindgen_anon_3.log_buf = log.as_mut_ptr() as u64;
+        // SAFETY: as above; the log has the stated length too.
+        match unsafe { call_fd(bpf_cmd::BPF_PROG_LOAD, &mut arguments) } {
             // The second attempt succeeded (the first failed with `EAGAIN` or by a signal).
-            Ok(fd) => return Ok(Self { fd, kind, attach_type }),
+            Ok(fd) => return Ok(Self { fd, attach_type }),
             // The log was longer than the buffer: the first error is more informative.
             Err(Errno::NOSPC) => {}
             Err(again) => errno = again,
@@ -193,7 +193,7 @@ impl Prog {
     /// If no further descriptor is available.
     pub fn duplicate(&self) -> Result<Self, Errno> {
         let fd = self.fd.try_clone().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))?;
-        Ok(Self { fd, kind: self.kind, attach_type: self.attach_type })
+        Ok(Self { fd, attach_type: self.attach_type })
     }
 
     /// Runs a [`ProgKind::Syscall`] program once in this thread and returns its return value.
@@ -233,55 +233,9 @@ impl AsFd for Prog {
     }
 }
 
-/// The arguments of `BPF_PROG_LOAD`.
-pub(super) struct LoadRequest<'a> {
-    /// `enum bpf_prog_type`.
-    pub(super) kind: u32,
-    /// `enum bpf_attach_type`.
-    pub(super) attach_type: u32,
-    /// BTF id of the function that a tracing program is for; 0 for none.
-    pub(super) attach_btf_id: u32,
-    /// The BTF of the module that has the function; None for the kernel's own.
-    pub(super) attach_btf: Option<BorrowedFd<'a>>,
-    /// `BPF_F_*` of the load.
-    pub(super) flags: u32,
-    /// Eight-byte instructions.
-    pub(super) insns: &'a [u8],
-    /// The name in the kernel's listings.
-    pub(super) title: &'a str,
-    /// The start of each function; empty for a program that needs no function types.
-    pub(super) functions: &'a [bpf_func_info],
-    /// The types of the functions.
-    pub(super) types: Option<BorrowedFd<'a>>,
-}
-
-impl LoadRequest<'_> {
-    /// Loads the program. The verifier writes to `log` unless it is empty.
-    pub(super) fn load(&self, log: &mut [u8]) -> Result<OwnedFd, Errno> {
-        let descriptor = |fd: Option<BorrowedFd<'_>>| fd.map_or(0, |fd| fd.as_raw_fd().cast_unsigned());
-        let license = c"Dual MIT/GPL";
-        let mut arguments = arguments();
-        arguments.__bindgen_anon_3.prog_type = self.kind;
-        arguments.__bindgen_anon_3.insn_cnt = (self.insns.len() / 8) as u32;
-        arguments.__bindgen_anon_3.insns = self.insns.as_ptr() as u64;
-        arguments.__bindgen_anon_3.license = license.as_ptr() as u64;
-        arguments.__bindgen_anon_3.prog_flags = self.flags;
-        arguments.__bindgen_anon_3.prog_name = name(self.title);
-        arguments.__bindgen_anon_3.expected_attach_type = self.attach_type;
-        arguments.__bindgen_anon_3.attach_btf_id = self.attach_btf_id;
-        arguments.__bindgen_anon_3.__bindgen_anon_1.attach_btf_obj_fd = descriptor(self.attach_btf);
-        if !self.functions.is_empty() {
-            arguments.__bindgen_anon_3.prog_btf_fd = descriptor(self.types);
-            arguments.__bindgen_anon_3.func_info_rec_size = size_of::<bpf_func_info>() as u32;
-            arguments.__bindgen_anon_3.func_info = self.functions.as_ptr() as u64;
-            arguments.__bindgen_anon_3.func_info_cnt = self.functions.len() as u32;
-        }
-        if !log.is_empty() {
-            arguments.__bindgen_anon_3.log_level = 1;
-            arguments.__bindgen_anon_3.log_size = log.len() as u32;
-            arguments.__bindgen_anon_3.log_buf = log.as_mut_ptr() as u64;
-        }
-        // SAFETY: the command returns a descriptor, and all slices have the stated lengths and outlive the call.
-        unsafe { call_fd(bpf_cmd::BPF_PROG_LOAD, &mut arguments) }
-    }
+/// An instruction (`struct bpf_insn`).
+pub(crate) fn insn(op: u8, dst: u8, src: u8, off: i16, imm: i32) -> [u8; 8] {
+    let registers = if cfg!(target_endian = "little") { src << 4 | dst } else { dst << 4 | src };
+    let ([low, high], [a, b, c, d]) = (off.to_ne_bytes(), imm.to_ne_bytes());
+    [op, registers, low, high, a, b, c, d]
 }
