@@ -21,12 +21,7 @@ pub(crate) fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
-/// Turns a raw system call's result into a value or the error number.
-fn check(result: libc::c_long) -> Result<libc::c_long, Errno> {
-    if result < 0 {
-        let number = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
-        Err(Errno::from_raw_os_error(number))
-    } else {
-        Ok(result)
-    }
+/// Turns a raw system call's result, an `int` or a `long`, into a value or the error number.
+fn check<T: Default + PartialOrd>(result: T) -> Result<T, Errno> {
+    if result < T::default() { Err(errno_of(&std::io::Error::last_os_error())) } else { Ok(result) }
 }

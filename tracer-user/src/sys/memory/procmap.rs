@@ -57,9 +57,9 @@ pub fn mapping_at(maps: impl AsFd, address: u64) -> Result<Mapping, Errno> {
     };
     // SAFETY: the request reads and writes one structure of the size stated in it; it writes no names, as none are
     // requested.
-    check(libc::c_long::from(unsafe {
+    check(unsafe {
         libc::ioctl(maps.as_fd().as_raw_fd(), libc::c_ulong::from(PROCMAP_QUERY) as _, &raw mut query)
-    }))?;
+    })?;
     Ok(Mapping {
         start: query.vma_start,
         end: query.vma_end,

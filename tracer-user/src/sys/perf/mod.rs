@@ -117,9 +117,9 @@ fn open_on(attr: &Attr, cpu: u32) -> Result<OwnedFd, Errno> {
 pub fn set_filter(event: BorrowedFd<'_>, filter: &CStr) -> Result<(), Errno> {
     let _entered = event_mutex::enter()?;
     // SAFETY: the kernel copies the string, which ends with a NUL.
-    check(i64::from(unsafe {
+    check(unsafe {
         libc::ioctl(event.as_raw_fd(), libc::c_ulong::from(PERF_EVENT_IOC_SET_FILTER) as _, filter.as_ptr())
-    }))
+    })
     .map(drop)
 }
 

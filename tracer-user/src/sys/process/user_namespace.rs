@@ -4,8 +4,10 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use rustix::{
     fs::{Mode, OFlags, fstat, open, stat},
-    io::{Errno, Result},
+    io::Result,
 };
+
+use crate::sys::check;
 
 /// An open user namespace.
 #[derive(Debug)]
@@ -26,46 +28,28 @@ impl UserNamespace {
     ///
     /// # Errors
     /// `EPERM` if that is not in this process's user namespace.
-    #[expect(unsafe_code, reason = "the libraries do not have this ioctl")]
     pub fn parent(&self) -> Result<Self> {
         // SAFETY: The request has no argument.
-        let parent = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::NS_GET_PARENT) };
-        if parent < 0 {
-            return Err(last_error());
-        }
+        let parent = check(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::NS_GET_PARENT) })?;
         // SAFETY: The kernel made a new descriptor, which nothing else owns.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(parent) }))
     }
 
     /// The uid of its owner in this process's user namespace: the effective uid of the process that created it.
-    ///
-    /// # Errors
-    /// Those of the kernel.
-    #[expect(unsafe_code, reason = "the libraries do not have this ioctl")]
-    pub fn owner(&self) -> Result<u32> {
+    pub(crate) fn owner(&self) -> Result<u32> {
         let mut uid: libc::uid_t = 0;
         // SAFETY: The kernel writes a uid to the address of one.
-        let done = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::NS_GET_OWNER_UID, &raw mut uid) };
-        if done < 0 { Err(last_error()) } else { Ok(uid) }
+        check(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::NS_GET_OWNER_UID, &raw mut uid) })?;
+        Ok(uid)
     }
 
     /// Its number, which no other namespace has as long as it exists.
-    ///
-    /// # Errors
-    /// Those of the kernel.
-    pub fn number(&self) -> Result<u64> {
+    pub(crate) fn number(&self) -> Result<u64> {
         fstat(&self.0).map(|found| found.st_ino)
     }
 }
 
 /// The number of a thread's user namespace, as [`UserNamespace::number`] of [`UserNamespace::of`].
-///
-/// # Errors
-/// As [`UserNamespace::of`].
-pub fn number_of(thread: u32) -> Result<u64> {
+pub(crate) fn number_of(thread: u32) -> Result<u64> {
     stat(format!("/proc/{thread}/ns/user")).map(|found| found.st_ino)
-}
-
-fn last_error() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
