@@ -16,7 +16,7 @@ mod calls;
 use std::os::fd::BorrowedFd;
 
 use crate::sys::process::{
-    landlock::{self, Enforced, FileAccess},
+    landlock::{self, FileAccess},
     privileges::{self, CapabilitySet},
     seccomp::{self, Rule, Scope},
 };
@@ -184,8 +184,8 @@ pub fn confine_to(role: Role, files: &[(BorrowedFd<'_>, FileAccess)]) {
     drop_capabilities(role);
     hide_memory();
     match landlock::limit(files) {
-        Ok(Enforced::Fully | Enforced::Partly) => {}
-        Ok(Enforced::Nothing) => tracing::debug!("the kernel has no Landlock: files are not limited"),
+        Ok(true) => {}
+        Ok(false) => tracing::debug!("the kernel has no Landlock: files are not limited"),
         Err(error) => tracing::warn!("cannot limit the files that this process can open: {error}"),
     }
     filter_calls(role);
