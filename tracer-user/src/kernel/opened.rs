@@ -73,10 +73,7 @@ impl OpenedFile {
     /// # Errors
     /// The errors of the path lookup; `EINVAL` for a path with a NUL.
     pub fn open(path: &[u8]) -> Result<Self, Errno> {
-        Self::of(open(OsStr::from_bytes(path), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
-    }
-
-    fn of(path: OwnedFd) -> Result<Self, Errno> {
+        let path = open(OsStr::from_bytes(path), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         let (identity, regular) = look(path.as_fd(), AtFlags::empty())?;
         Ok(Self { path, identity, regular })
     }

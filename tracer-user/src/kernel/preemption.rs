@@ -5,6 +5,14 @@ use std::os::fd::AsRawFd;
 use super::config::Config;
 use crate::sys::mount;
 
+/// Modes, and the words of the header before [`NEW_WORDS`] and since then.
+const MODES: [(&str, &str, &str); 5] = [
+    ("none", "server", "NONE"),
+    ("voluntary", "desktop", "VOLUNTARY"),
+    ("full", "preempt", "PREEMPT"),
+    ("lazy", "unknown", "PREEMPTLAZY"),
+    ("rt", "preempt_rt", "PREEMPT_RT"),
+];
 /// The version since which the header uses the words of `preempt_model_str()`; earlier kernels use their own.
 const NEW_WORDS: (u32, u32) = (6, 15);
 
@@ -31,28 +39,12 @@ pub fn preemption(version: (u32, u32)) -> String {
 }
 
 fn words(mode: Option<&str>, build: &str, version: (u32, u32)) -> String {
-    if version < NEW_WORDS {
-        let word = match mode {
-            Some("none") => "server",
-            Some("voluntary") => "desktop",
-            Some("full") => "preempt",
-            Some("rt") => "preempt_rt",
-            _ => "unknown",
-        };
-        return word.to_owned();
-    }
-    if build.contains("PREEMPT_DYNAMIC") {
+    let is_new = version >= NEW_WORDS;
+    if is_new && build.contains("PREEMPT_DYNAMIC") {
         return format!("PREEMPT({})", mode.unwrap_or("undef"));
     }
-    let word = match mode {
-        Some("none") => "NONE",
-        Some("voluntary") => "VOLUNTARY",
-        Some("full") => "PREEMPT",
-        Some("lazy") => "PREEMPTLAZY",
-        Some("rt") => "PREEMPT_RT",
-        _ => "unknown",
-    };
-    word.to_owned()
+    let found = MODES.iter().find(|(name, ..)| Some(*name) == mode);
+    found.map_or("unknown", |(_, old, new)| if is_new { new } else { old }).to_owned()
 }
 
 /// The mode chosen at boot or later: debugfs lists all modes, with the current one in parentheses.

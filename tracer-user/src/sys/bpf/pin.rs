@@ -65,10 +65,6 @@ impl PinDir {
     }
 }
 
-fn string(path: &Path) -> Result<CString, Errno> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)
-}
-
 impl Map {
     /// Opens the map pinned under this name if it matches the specification; otherwise creates one and pins it there,
     /// replacing a map that does not match.
@@ -76,7 +72,7 @@ impl Map {
     /// # Errors
     /// As [`Map::create`]; `EPERM` and `ENOENT` without a BPF file system.
     pub fn pinned(path: &Path, spec: &MapSpec<'_>) -> Result<Self, Errno> {
-        let name = string(path)?;
+        let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
         let mut pinned = arguments();
         pinned.__bindgen_anon_4.pathname = name.as_ptr() as u64;
         // SAFETY: the command returns a descriptor, and the path is a string that outlives the call.

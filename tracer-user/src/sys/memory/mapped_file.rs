@@ -2,7 +2,7 @@
 //!
 //! A mapping is only as constant as its file. A file that another process could write or truncate is copied instead.
 
-use std::{fs::File, io::Read};
+use std::{fs::File, os::fd::AsRawFd};
 
 use memmap2::{Mmap, MmapOptions};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstatfs};
@@ -36,11 +36,8 @@ impl MappedFile {
     /// the error of reading the file.
     pub fn map(file: &File) -> Result<Self, Errno> {
         if !is_constant(file) {
-            let mut bytes = Vec::new();
-            let mut own = File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file)))
-                .map_err(|error| errno_of(&error))?;
-            own.read_to_end(&mut bytes).map_err(|error| errno_of(&error))?;
-            return Ok(Self::Copy(bytes));
+            let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+            return std::fs::read(own).map(Self::Copy).map_err(|error| errno_of(&error));
         }
         let length = usize::try_from(rustix::fs::fstat(file)?.st_size).map_err(|_| Errno::OVERFLOW)?;
         if length == 0 {
