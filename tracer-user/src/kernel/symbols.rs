@@ -179,14 +179,9 @@ impl Symbols {
         [low..high, init]
     }
 
-    /// The number of symbols.
-    pub fn len(&self) -> usize {
+    /// The number of symbols; never 0.
+    pub(crate) fn len(&self) -> usize {
         self.core.len() + self.extra.len()
-    }
-
-    /// Whether there are no symbols (a parsed table is never empty).
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// The symbol that an address belongs to, as `%pS` finds it.

@@ -68,10 +68,7 @@ pub fn fuse(source: &str) -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// Whether the file system that a FUSE connection serves exists. The kernel ends the connection when the file system is
 /// unmounted everywhere, and only then can another one have its device number.
-///
-/// # Errors
-/// The kernel's error.
-pub fn is_connected(connection: BorrowedFd<'_>) -> io::Result<bool> {
+pub(crate) fn is_connected(connection: BorrowedFd<'_>) -> io::Result<bool> {
     let mut asked = [PollFd::new(&connection, PollFlags::empty())];
     poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
     Ok(!asked[0].revents().contains(PollFlags::ERR))
@@ -117,11 +114,7 @@ pub fn detached(fs_type: &str) -> io::Result<OwnedFd> {
 
 /// Moves the calling thread into a mount namespace of its own. Mounts made outside still propagate into it; mounts
 /// made inside stay inside. Requires `CAP_SYS_ADMIN`.
-///
-/// # Errors
-/// The kernel's error.
-#[allow(unsafe_code)]
-pub fn private_namespace() -> io::Result<()> {
+pub(crate) fn private_namespace() -> io::Result<()> {
     // SAFETY: descriptors stay shared; only the mount table and the working directory become private to this thread.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
     Ok(mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?)

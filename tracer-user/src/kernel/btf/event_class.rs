@@ -12,22 +12,18 @@ const VARYING: [&str; 2] = ["__data_loc_", "__rel_loc_"];
 
 /// A field of an event's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecordField<'a> {
-    /// Its name.
-    pub name: &'a str,
+pub(crate) struct RecordField<'a> {
+    pub(crate) name: &'a str,
     /// Byte offset in the record.
-    pub offset: u32,
-    /// Size in bytes.
-    pub size: u32,
+    pub(crate) offset: u32,
+    /// In bytes.
+    pub(crate) size: u32,
 }
 
 impl Btf {
     /// The names of the handlers that have the tracepoint's arguments and write these fields. If a handler is named after the
     /// event `name`, only that one is considered.
-    ///
-    /// # Errors
-    /// If the BTF is broken.
-    pub fn handlers(
+    pub(crate) fn handlers(
         &self,
         name: &str,
         tracepoint: &Prototype,

@@ -25,7 +25,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use btf_rs::{Backend, BtfType, Type};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
-pub use self::event_class::RecordField;
+pub(crate) use self::event_class::RecordField;
 pub use self::prototype::{Param, Prototype};
 pub use self::shape::{BitMember, Class, Shape, Signature};
 use self::{enums::Enumerators, index::Index};
@@ -35,7 +35,7 @@ use crate::sys::memory::mapped_file::MappedFile;
 /// Where the running kernel exposes its types (`CONFIG_DEBUG_INFO_BTF`, 5.4 and later).
 const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 
-/// The types of a kernel or of a module.
+/// The types of a kernel or of a module. Functions that look up types fail if the BTF is broken.
 pub struct Btf {
     path: PathBuf,
     /// The file that `types` is mapped from, for the index.
@@ -150,10 +150,7 @@ impl Btf {
     }
 
     /// Like [`Btf::member`], by the struct's id. Qualifiers and typedefs are resolved.
-    ///
-    /// # Errors
-    /// If the BTF is broken.
-    pub fn member_of(&self, id: u32, path: &str) -> Result<Option<Member>, Error> {
+    pub(crate) fn member_of(&self, id: u32, path: &str) -> Result<Option<Member>, Error> {
         let mut at = Member { offset: 0, ty: self.info(id)? };
         for name in path.split('.') {
             let Some(BitMember { offset, bits, ty }) = self.bit_member(at.ty.id, name)? else {
@@ -170,10 +167,7 @@ impl Btf {
     /// The offsets to follow from a pointer to the struct, for a path such as `a->b.c->d`, and the value's type.
     /// There is one offset for each pointer that is followed, and a last one for the value. None if a name of the
     /// path does not exist or is not a pointer where one is required.
-    ///
-    /// # Errors
-    /// If the BTF is broken.
-    pub fn walk(&self, from: u32, path: &str) -> Result<Option<(Vec<u32>, TypeInfo)>, Error> {
+    pub(crate) fn walk(&self, from: u32, path: &str) -> Result<Option<(Vec<u32>, TypeInfo)>, Error> {
         let mut offsets = Vec::new();
         let mut id = from;
         let mut value = None;
@@ -230,10 +224,7 @@ impl Btf {
     /// Byte offset of a per-CPU variable in the kernel's per-CPU section, as pahole records it in the data section
     /// `.data..percpu`. Only the difference between two such offsets is meaningful. None if BTF does not list the
     /// variable.
-    ///
-    /// # Errors
-    /// If the BTF is broken.
-    pub fn per_cpu(&self, variable: &str) -> Result<Option<u32>, Error> {
+    pub(crate) fn per_cpu(&self, variable: &str) -> Result<Option<u32>, Error> {
         let vars = self.ids(variable)?;
         for section in self.ids(".data..percpu")? {
             let Type::Datasec(section) = self.get(section)? else { continue };
@@ -258,10 +249,7 @@ impl Btf {
 
     /// The location of a member that may be a bit field: offset and width in bits, and whether it is signed. None if
     /// there is no such member or if it is neither a number nor a pointer.
-    ///
-    /// # Errors
-    /// If the BTF is broken.
-    pub fn bits(&self, of: &str, name: &str) -> Result<Option<(u32, u32, bool)>, Error> {
+    pub(crate) fn bits(&self, of: &str, name: &str) -> Result<Option<(u32, u32, bool)>, Error> {
         let Some(id) = self.struct_id(of)? else { return Ok(None) };
         let Some(BitMember { offset, bits, ty }) = self.bit_member(id, name)? else { return Ok(None) };
         let info = self.info(ty)?;
@@ -275,10 +263,7 @@ impl Btf {
 
     /// Size in bytes of a named struct, union, enum or typedef, and whether it is signed. None if there is no such
     /// type.
-    ///
-    /// # Errors
-    /// If the BTF is broken.
-    pub fn size_of(&self, name: &str) -> Result<Option<(u32, bool)>, Error> {
+    pub(crate) fn size_of(&self, name: &str) -> Result<Option<(u32, bool)>, Error> {
         let named = |ty: &Type| {
             matches!(
                 ty,
@@ -291,10 +276,7 @@ impl Btf {
     }
 
     /// Size and kind of a type. Qualifiers and typedefs are resolved.
-    ///
-    /// # Errors
-    /// If the BTF is broken.
-    pub fn info(&self, id: u32) -> Result<TypeInfo, Error> {
+    pub(crate) fn info(&self, id: u32) -> Result<TypeInfo, Error> {
         let (id, ty) = self.plain(id)?;
         let pointer = size_of::<u64>() as u32;
         let (size, kind) = match &ty {

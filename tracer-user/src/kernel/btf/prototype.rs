@@ -53,10 +53,7 @@ impl Btf {
     }
 
     /// The prototype of a kernel function. None if there is no such function, or if several of this name differ.
-    ///
-    /// # Errors
-    /// If the BTF is broken.
-    pub fn function(&self, name: &str) -> Result<Option<Prototype>, Error> {
+    pub(crate) fn function(&self, name: &str) -> Result<Option<Prototype>, Error> {
         let mut found: Option<Prototype> = None;
         for id in self.ids(name)? {
             let Type::Func(function) = self.get(id)? else { continue };
@@ -84,10 +81,7 @@ impl Btf {
     }
 
     /// A type in C syntax. Whole numbers have the kernel's short names instead of the compiler's.
-    ///
-    /// # Errors
-    /// If the BTF is broken.
-    pub fn type_name(&self, id: u32) -> Result<String, Error> {
+    pub(crate) fn type_name(&self, id: u32) -> Result<String, Error> {
         let ty = self.get(id)?;
         let inner = |of: &dyn BtfType| self.type_name(of.get_type_id().unwrap_or(0));
         Ok(match &ty {

@@ -63,10 +63,7 @@ pub struct BitMember {
 
 impl Btf {
     /// The signature of the first function of this name.
-    ///
-    /// # Errors
-    /// If the BTF is broken.
-    pub fn signature(&self, function: &str) -> Result<Option<Signature>, Error> {
+    pub(crate) fn signature(&self, function: &str) -> Result<Option<Signature>, Error> {
         for id in self.ids(function)? {
             let Type::Func(function) = self.get(id)? else { continue };
             let Some(proto) = function.get_type_id() else { continue };
@@ -100,10 +97,7 @@ impl Btf {
     }
 
     /// The location of a member in a struct or union, by the struct's id. None if there is no such member.
-    ///
-    /// # Errors
-    /// If the BTF is broken.
-    pub fn bit_member(&self, id: u32, name: &str) -> Result<Option<BitMember>, Error> {
+    pub(crate) fn bit_member(&self, id: u32, name: &str) -> Result<Option<BitMember>, Error> {
         let (Type::Struct(of) | Type::Union(of)) = self.get(id)? else { return Ok(None) };
         let mut nameless = Vec::new();
         for member in &of.members {
@@ -126,10 +120,7 @@ impl Btf {
     }
 
     /// The names of a struct's or union's members, including those of anonymous structs and unions in it.
-    ///
-    /// # Errors
-    /// If the BTF is broken.
-    pub fn member_names(&self, id: u32) -> Result<Vec<String>, Error> {
+    pub(crate) fn member_names(&self, id: u32) -> Result<Vec<String>, Error> {
         let (Type::Struct(of) | Type::Union(of)) = self.get(id)? else { return Ok(Vec::new()) };
         let mut names = Vec::new();
         for member in &of.members {

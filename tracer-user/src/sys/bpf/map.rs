@@ -158,19 +158,13 @@ impl Map {
     }
 
     /// Sets the descriptor (of a map or program) at an index.
-    ///
-    /// # Errors
-    /// As [`Map::update`].
-    pub fn set_fd(&self, index: u32, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    pub(crate) fn set_fd(&self, index: u32, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         self.update(&index.to_ne_bytes(), &fd.as_raw_fd().to_ne_bytes())
     }
 
     /// Sets the descriptors of maps at the indices from 0. Uses one call if the kernel can, because each call waits
     /// for all running programs (`maybe_wait_bpf_programs()`).
-    ///
-    /// # Errors
-    /// As [`Map::update`].
-    pub fn set_fds(&self, maps: &[impl AsFd]) -> Result<(), Errno> {
+    pub(crate) fn set_fds(&self, maps: &[impl AsFd]) -> Result<(), Errno> {
         // Keys and values are four-byte numbers here.
         if self.kind.is_per_cpu() || (self.key_size, self.value_size) != (4, 4) {
             return Err(Errno::INVAL);
@@ -264,10 +258,7 @@ impl Map {
     }
 
     /// Ends user space's write access, so that the verifier treats the values as constants.
-    ///
-    /// # Errors
-    /// The kernel's error.
-    pub fn freeze(&self) -> Result<(), Errno> {
+    pub(crate) fn freeze(&self) -> Result<(), Errno> {
         // SAFETY: the command reads only the descriptor.
         unsafe { self.element(bpf_cmd::BPF_MAP_FREEZE, 0, 0) }.map(drop)
     }

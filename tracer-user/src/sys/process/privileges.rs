@@ -46,10 +46,7 @@ fn cut_bounding_set(keep: CapabilitySet) -> Result<(), Errno> {
 }
 
 /// Prevents processes of the same user from attaching to this one, and keeps its memory out of core dumps.
-///
-/// # Errors
-/// The kernel's error.
-pub fn hide_memory() -> Result<(), Errno> {
+pub(crate) fn hide_memory() -> Result<(), Errno> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
 }
 
