@@ -32,11 +32,11 @@ pub mod class {
 /// Bit of an arithmetic or jump opcode: the source is a register instead of the immediate.
 pub const SOURCE_REG: u8 = 0x08;
 /// Addressing mode of plain loads and stores.
-pub const MODE_MEM: u8 = 0x60;
+const MODE_MEM: u8 = 0x60;
 /// Addressing mode of atomic operations.
-pub(super) const MODE_ATOMIC: u8 = 0xc0;
+const MODE_ATOMIC: u8 = 0xc0;
 /// Mask of the mode bits of an opcode.
-pub(super) const MODES: u8 = 0xe0;
+const MODES: u8 = 0xe0;
 /// Bit of an atomic operation's immediate: the source register receives the old value.
 pub const FETCH: i32 = 0x01;
 /// Opcode of the two-slot 64-bit immediate load.
@@ -53,7 +53,6 @@ pub const PSEUDO_MAP_FD: u8 = 1;
 pub const PSEUDO_CALL: u8 = 1;
 /// Source register of a [`LD_IMM64`] that loads a function's address: `BPF_PSEUDO_FUNC`.
 pub const PSEUDO_FUNC: u8 = 4;
-
 /// Source register of a [`LD_IMM64`] that loads the address of a map's value: `BPF_PSEUDO_MAP_VALUE`.
 pub const PSEUDO_MAP_VALUE: u8 = 2;
 
@@ -75,29 +74,21 @@ pub enum Reg {
     R10,
 }
 
-/// Width of a memory access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Width of a memory access: one, two, four or eight bytes. Its value is the opcode's size bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[allow(missing_docs, reason = "their letters are those of the instruction set")]
 pub enum Width {
-    /// One byte.
-    B,
-    /// Two bytes.
-    H,
-    /// Four bytes.
-    W,
-    /// Eight bytes.
-    D,
+    B = 0x10,
+    H = 0x08,
+    W = 0x00,
+    D = 0x18,
 }
 
 impl Width {
     /// The width of this many bytes.
     pub fn of(size: usize) -> Option<Self> {
-        Some(match size {
-            1 => Self::B,
-            2 => Self::H,
-            4 => Self::W,
-            8 => Self::D,
-            _ => return None,
-        })
+        [Self::B, Self::H, Self::W, Self::D].into_iter().find(|width| width.bytes() == size)
     }
 
     /// Size in bytes.
@@ -107,16 +98,6 @@ impl Width {
             Self::H => 2,
             Self::W => 4,
             Self::D => 8,
-        }
-    }
-
-    /// The opcode's size bits.
-    fn bits(self) -> u8 {
-        match self {
-            Self::W => 0x00,
-            Self::H => 0x08,
-            Self::B => 0x10,
-            Self::D => 0x18,
         }
     }
 
@@ -150,6 +131,15 @@ pub enum Alu {
     Mov = 0xb0,
     /// Shift right, filling with the sign.
     Arsh = 0xc0,
+}
+
+impl Alu {
+    /// The operation of an arithmetic opcode, if it has a name here.
+    pub fn of_opcode(op: u8) -> Option<Self> {
+        use Alu::{Add, And, Arsh, Div, Lsh, Mov, Mul, Neg, Or, Rsh, Sub, Xor};
+        let all = [Add, Sub, Mul, Div, Or, And, Lsh, Rsh, Neg, Xor, Mov, Arsh];
+        all.into_iter().find(|operation| *operation as u8 == op & 0xf0)
+    }
 }
 
 /// Atomic operation; its value is the immediate. All but [`Atomic::AddOnly`] and [`Atomic::OrOnly`] return
@@ -199,20 +189,9 @@ pub enum Cond {
 impl Cond {
     /// The condition of a conditional jump's opcode.
     pub fn of_opcode(op: u8) -> Option<Self> {
-        const ALL: [Cond; 11] = [
-            Cond::Eq,
-            Cond::Gt,
-            Cond::Ge,
-            Cond::Set,
-            Cond::Ne,
-            Cond::SGt,
-            Cond::SGe,
-            Cond::Lt,
-            Cond::Le,
-            Cond::SLt,
-            Cond::SLe,
-        ];
-        ALL.into_iter().find(|cond| *cond as u8 == op & 0xf0)
+        use Cond::{Eq, Ge, Gt, Le, Lt, Ne, SGe, SGt, SLe, SLt, Set};
+        let all = [Eq, Gt, Ge, Set, Ne, SGt, SGe, Lt, Le, SLt, SLe];
+        all.into_iter().find(|cond| *cond as u8 == op & 0xf0)
     }
 
     /// The opposite condition; [`Cond::Set`] has none.
@@ -355,58 +334,38 @@ pub struct Insn {
 impl Insn {
     /// `dst = *(width *)(src + off)`
     pub fn load(width: Width, dst: Reg, src: Reg, off: i16) -> Self {
-        Self {
-            op: class::LDX | MODE_MEM | width.bits(),
-            dst: dst as u8,
-            src: src as u8,
-            off,
-            imm: 0,
-            map: None,
-        }
+        let op = class::LDX | MODE_MEM | width as u8;
+        Self { op, dst: dst as u8, src: src as u8, off, ..Self::default() }
     }
 
     /// `*(width *)(dst + off) = value`
     pub fn store(width: Width, dst: Reg, off: i16, value: Operand) -> Self {
-        match value {
-            Operand::Reg(src) => Self {
-                op: class::STX | MODE_MEM | width.bits(),
-                dst: dst as u8,
-                src: src as u8,
-                off,
-                imm: 0,
-                map: None,
-            },
-            Operand::Imm(imm) => {
-                Self { op: class::ST | MODE_MEM | width.bits(), dst: dst as u8, src: 0, off, imm, map: None }
-            }
-        }
+        let (class, src, imm) = match value {
+            Operand::Reg(src) => (class::STX, src as u8, 0),
+            Operand::Imm(imm) => (class::ST, 0, imm),
+        };
+        Self { op: class | MODE_MEM | width as u8, dst: dst as u8, src, off, imm, map: None }
     }
 
     /// `value = atomic operation on *(width *)(dst + off) with value`, four or eight bytes wide.
     pub fn atomic(width: Width, op: Atomic, dst: Reg, off: i16, value: Reg) -> Self {
-        Self {
-            op: class::STX | MODE_ATOMIC | width.bits(),
-            dst: dst as u8,
-            src: value as u8,
-            off,
-            imm: op as i32,
-            map: None,
-        }
+        let (imm, op) = (op as i32, class::STX | MODE_ATOMIC | width as u8);
+        Self { op, dst: dst as u8, src: value as u8, off, imm, map: None }
     }
 
     /// 64-bit arithmetic.
     pub fn alu(op: Alu, dst: Reg, value: Operand) -> Self {
-        Self::two_operands(class::ALU64 | op as u8, dst, value, 0)
+        Self::two_operands(class::ALU64 | op as u8, dst, value)
     }
 
     /// 32-bit arithmetic; the upper half becomes zero.
     pub fn alu32(op: Alu, dst: Reg, value: Operand) -> Self {
-        Self::two_operands(class::ALU | op as u8, dst, value, 0)
+        Self::two_operands(class::ALU | op as u8, dst, value)
     }
 
     /// A conditional jump whose offset is filled in later.
     pub fn jump_if(wide: bool, cond: Cond, dst: Reg, value: Operand) -> Self {
-        Self::two_operands(if wide { class::JMP } else { class::JMP32 } | cond as u8, dst, value, 0)
+        Self::two_operands(if wide { class::JMP } else { class::JMP32 } | cond as u8, dst, value)
     }
 
     /// An unconditional jump whose offset is filled in later.
@@ -432,13 +391,12 @@ impl Insn {
         ]
     }
 
-    fn two_operands(op: u8, dst: Reg, value: Operand, off: i16) -> Self {
-        match value {
-            Operand::Reg(src) => {
-                Self { op: op | SOURCE_REG, dst: dst as u8, src: src as u8, off, imm: 0, map: None }
-            }
-            Operand::Imm(imm) => Self { op, dst: dst as u8, src: 0, off, imm, map: None },
-        }
+    fn two_operands(op: u8, dst: Reg, value: Operand) -> Self {
+        let (source, src, imm) = match value {
+            Operand::Reg(src) => (SOURCE_REG, src as u8, 0),
+            Operand::Imm(imm) => (0, 0, imm),
+        };
+        Self { op: op | source, dst: dst as u8, src, imm, ..Self::default() }
     }
 
     /// Instruction class.
@@ -454,6 +412,16 @@ impl Insn {
     /// Whether it is an atomic operation.
     pub fn is_atomic(self) -> bool {
         self.class() == class::STX && self.op & MODES == MODE_ATOMIC
+    }
+
+    /// Whether it calls a function of the program.
+    pub fn calls_function(self) -> bool {
+        self.op == CALL && self.src == PSEUDO_CALL
+    }
+
+    /// Whether it calls a function of the program, or loads the address of one.
+    pub fn refers_to_function(self) -> bool {
+        self.calls_function() || self.is_wide() && self.src == PSEUDO_FUNC
     }
 
     /// Whether control may continue at a slot of the function other than the next one.

@@ -9,10 +9,9 @@ mod map_ref;
 mod resolve;
 
 pub use insn::{
-    Alu, Atomic, CALL, Cond, EXIT, FETCH, Helper, INSN_SIZE, Insn, JA, LD_IMM64, MODE_MEM, Operand,
-    PSEUDO_CALL, PSEUDO_FUNC, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, Reg, SOURCE_REG, Width, class,
+    Alu, Atomic, CALL, Cond, EXIT, FETCH, Helper, INSN_SIZE, Insn, JA, LD_IMM64, Operand, PSEUDO_CALL,
+    PSEUDO_FUNC, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, Reg, SOURCE_REG, Width, class,
 };
-
 pub use map_ref::{MapRef, bind};
 
 use std::collections::BTreeMap;
@@ -145,7 +144,7 @@ impl Assembler {
             self.alu32(Alu::Mov, dst, low.cast_signed());
         } else {
             let [first, second] = Insn::imm64(dst, value);
-            self.item(first, Some(second), None, None);
+            self.push_wide(first, second);
         }
     }
 
@@ -202,7 +201,7 @@ impl Assembler {
 
     /// Call of a function that [`join`](super::join) adds to the program.
     pub fn call_function(&mut self, name: impl Into<String>) {
-        let insn = Insn { op: CALL, dst: 0, src: PSEUDO_CALL, off: 0, imm: -1, map: None };
+        let insn = Insn { op: CALL, src: PSEUDO_CALL, imm: -1, ..Insn::default() };
         self.item(insn, None, None, Some(name.into()));
     }
 

@@ -112,12 +112,10 @@ impl Assembler {
 
     /// Drops unconditional jumps to the next item.
     fn remove_empty_jumps(&mut self) {
-        let keep: Vec<_> = self
-            .items
-            .iter()
-            .enumerate()
-            .map(|(at, item)| !(item.insn.op == JA && item.target.is_some_and(|to| self.place(to) == at + 1)))
-            .collect();
+        let is_kept = |(at, item): (usize, &Item)| {
+            item.insn.op != JA || item.target.map(|to| self.place(to)) != Some(at + 1)
+        };
+        let keep: Vec<_> = self.items.iter().enumerate().map(is_kept).collect();
         self.retain(&keep);
     }
 
@@ -198,21 +196,19 @@ impl Assembler {
         for rider in riders {
             self.items[*rider].target = Some(island);
         }
-        let jump = |target, note: &str| Item {
+        let jump = |target, notes| Item {
             insn: Insn::jump(),
             second: None,
             target: Some(target),
             address: None,
-            notes: if note.is_empty() { Vec::new() } else { vec![note.to_owned()] },
+            notes,
         };
-        let mut items = Vec::with_capacity(2);
+        self.items.insert(at, jump(to, vec!["island".to_owned()]));
         if falls_in {
             let after = self.label();
             self.labels[after.0 as usize] = Some(at + added);
-            items.push(jump(after, ""));
+            self.items.insert(at, jump(after, Vec::new()));
         }
-        items.push(jump(to, "island"));
-        self.items.splice(at..at, items);
     }
 
     #[expect(clippy::expect_used, reason = "an island is put into every jump that is longer")]
