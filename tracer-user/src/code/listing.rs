@@ -3,11 +3,13 @@
 //! Each line has one instruction in the pseudo C of the kernel's verifier log. Jumps use labels, and helper calls use
 //! names. The notes of lowering precede the code that they describe. The text depends on the code alone.
 
-use std::{collections::BTreeMap, fmt::Write};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+};
 
 use super::asm::{
-    CALL, EXIT, FETCH, Function, Helper, Insn, JA, LD_IMM64, PSEUDO_CALL, PSEUDO_FUNC, SOURCE_REG, Width,
-    class,
+    CALL, EXIT, FETCH, Function, Helper, Insn, JA, LD_IMM64, PSEUDO_FUNC, SOURCE_REG, Width, class,
 };
 
 /// Lists functions one after the other.
@@ -27,34 +29,25 @@ pub fn functions(functions: &[Function]) -> String {
 /// Lists a program as it is loaded: encoded instructions, one function after the other.
 pub fn program(insns: &[Insn]) -> String {
     let mut text = String::new();
-    let mut notes = BTreeMap::new();
-    let mut addresses = BTreeMap::new();
-    // The targets of calls and function addresses are the starts of functions.
-    let mut starts: Vec<usize> = insns
+    // The slots of calls and function addresses; their targets are the starts of functions.
+    let references: Vec<(usize, usize)> = insns
         .iter()
         .enumerate()
-        .filter(|(_, insn)| calls_function(**insn) || insn.op == LD_IMM64 && insn.src == PSEUDO_FUNC)
-        .filter_map(|(slot, insn)| usize::try_from(slot as i64 + 1 + i64::from(insn.imm)).ok())
+        .filter(|(_, insn)| insn.refers_to_function())
+        .filter_map(|(slot, insn)| Some((slot, target(slot, insn.imm)?)))
         .collect();
-    starts.sort_unstable();
-    starts.dedup();
-    for (number, start) in starts.iter().enumerate() {
-        notes.insert(*start, vec![format!("function {}", number + 1)]);
-    }
-    for (slot, insn) in insns.iter().enumerate() {
-        if calls_function(*insn) || insn.op == LD_IMM64 && insn.src == PSEUDO_FUNC {
-            let target = usize::try_from(slot as i64 + 1 + i64::from(insn.imm)).unwrap_or_default();
-            if let Ok(number) = starts.binary_search(&target) {
-                addresses.insert(slot, format!("function {}", number + 1));
-            }
-        }
-    }
+    let starts: BTreeSet<usize> = references.iter().map(|(_, start)| *start).collect();
+    let names: BTreeMap<usize, String> =
+        starts.into_iter().zip(1..).map(|(start, number)| (start, format!("function {number}"))).collect();
+    let notes = names.iter().map(|(start, name)| (*start, vec![name.clone()])).collect();
+    let addresses = references.iter().map(|(slot, start)| (*slot, names[start].clone())).collect();
     body(&mut text, insns, &notes, &addresses);
     text
 }
 
-fn calls_function(insn: Insn) -> bool {
-    insn.op == CALL && insn.src == PSEUDO_CALL
+/// The slot at a distance from the one after `slot`.
+fn target(slot: usize, distance: i32) -> Option<usize> {
+    usize::try_from(slot as i64 + 1 + i64::from(distance)).ok()
 }
 
 fn body(
@@ -63,17 +56,10 @@ fn body(
     notes: &BTreeMap<usize, Vec<String>>,
     addresses: &BTreeMap<usize, String>,
 ) {
-    let target =
-        |slot: usize, insn: Insn| usize::try_from(slot as i64 + 1 + i64::from(insn.off)).unwrap_or(0);
-    let mut labels: BTreeMap<usize, usize> = insns
-        .iter()
-        .enumerate()
-        .filter(|(_, insn)| insn.is_jump())
-        .map(|(slot, insn)| (target(slot, *insn), 0))
-        .collect();
-    for (number, label) in labels.values_mut().enumerate() {
-        *label = number + 1;
-    }
+    let jumps = insns.iter().enumerate().filter(|(_, insn)| insn.is_jump());
+    let targets: BTreeSet<usize> =
+        jumps.filter_map(|(slot, insn)| target(slot, i32::from(insn.off))).collect();
+    let labels: BTreeMap<usize, usize> = targets.into_iter().zip(1..).collect();
     let mut slot = 0;
     while slot < insns.len() {
         let insn = insns[slot];
@@ -83,8 +69,8 @@ fn body(
         if let Some(label) = labels.get(&slot) {
             _ = writeln!(text, "   L{label}:");
         }
-        let to =
-            || labels.get(&target(slot, insn)).map_or_else(|| "?".to_owned(), |label| format!("L{label}"));
+        let label = || Some(format!("L{}", labels.get(&target(slot, i32::from(insn.off))?)?));
+        let to = || label().unwrap_or_else(|| "?".to_owned());
         let name = || addresses.get(&slot).cloned().unwrap_or_else(|| "?".to_owned());
         let second = insns.get(slot + 1).copied().unwrap_or_default();
         _ = writeln!(text, "{slot:5}  {}", statement(insn, second, to, name));
@@ -157,7 +143,7 @@ fn statement(insn: Insn, second: Insn, to: impl Fn() -> String, name: impl Fn() 
         }
         _ if op == EXIT => "exit".to_owned(),
         _ if op == JA => format!("goto {}", to()),
-        _ if calls_function(insn) => format!("call {}", name()),
+        _ if insn.calls_function() => format!("call {}", name()),
         _ if op == CALL => {
             Helper::name(imm).map_or_else(|| format!("call helper {imm}"), |name| format!("call {name}"))
         }

@@ -1,9 +1,6 @@
 //! Removes functions without references, jumps to the next instruction, and instructions whose result is never read.
 
-use super::{
-    flow,
-    program::{Edit, Program},
-};
+use super::{flow, program::Program};
 use crate::code::asm::JA;
 
 /// Removes code until nothing changes.
@@ -12,14 +9,9 @@ pub(super) fn remove(program: &mut Program) {
     loop {
         let needed = flow::needed_after_pruning(program);
         let before = program.items.len();
-        program.edit(|at, item| {
-            let result = flow::effect(item).1;
-            let empty = item.insn.op == JA && item.to == Some(at + 1);
-            if empty || flow::is_pure(item) && result.both(needed[at]) == flow::Regs::NONE {
-                Edit::Replace(Vec::new())
-            } else {
-                Edit::Keep
-            }
+        program.remove(|at, item| {
+            let is_empty = item.insn.op == JA && item.to == Some(at + 1);
+            is_empty || flow::is_pure(item) && !flow::effect(item).1.meets(needed[at])
         });
         if program.items.len() == before {
             return;
@@ -36,10 +28,9 @@ fn unused_functions(program: &mut Program) {
         if std::mem::replace(&mut used[n], true) {
             continue;
         }
-        for item in program.items[extents[n].clone()].iter().filter(|item| item.refers_to_function()) {
+        for item in program.items[extents[n].clone()].iter().filter(|item| item.insn.refers_to_function()) {
             work.extend(item.to.and_then(|to| program.starts.binary_search(&to).ok()));
         }
     }
-    let unused = |at: usize| extents.iter().zip(&used).any(|(extent, used)| !used && extent.contains(&at));
-    program.edit(|at, _| if unused(at) { Edit::Replace(Vec::new()) } else { Edit::Keep });
+    program.remove(|at, _| extents.iter().zip(&used).any(|(extent, used)| !used && extent.contains(&at)));
 }

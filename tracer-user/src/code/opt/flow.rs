@@ -1,5 +1,7 @@
 //! Register use: the registers that an instruction reads and writes, and the registers that are read after it.
 
+use std::ops::Range;
+
 use super::program::{Item, Program};
 use crate::code::asm::{Alu, Atomic, CALL, EXIT, FETCH, Insn, JA, Reg, SOURCE_REG, class};
 
@@ -30,6 +32,10 @@ impl Regs {
 
     pub(super) fn both(self, other: Self) -> Self {
         Self(self.0 & other.0)
+    }
+
+    pub(super) fn meets(self, other: Self) -> bool {
+        self.both(other) != Self::NONE
     }
 
     pub(super) fn iter(self) -> impl Iterator<Item = u8> {
@@ -95,40 +101,50 @@ pub(super) fn is_pure(item: &Item) -> bool {
 
 /// For each item, the registers that some path after it reads before writing them.
 pub(super) fn needed_after(program: &Program) -> Vec<Regs> {
-    after(program, |_, _| false)
+    read_after(program, 0..program.items.len(), Regs::with, |at, after| {
+        needed_before(&program.items[at], after)
+    })
 }
 
 /// Like [`needed_after`], but ignores reads by items whose results are not needed.
 pub(super) fn needed_after_pruning(program: &Program) -> Vec<Regs> {
-    after(program, |item, out| is_pure(item) && effect(item).1.both(out) == Regs::NONE)
+    read_after(program, 0..program.items.len(), Regs::with, |at, after| {
+        let item = &program.items[at];
+        let is_idle = is_pure(item) && !effect(item).1.meets(after);
+        if is_idle { after } else { needed_before(item, after) }
+    })
 }
 
-fn after(program: &Program, is_idle: impl Fn(&Item, Regs) -> bool) -> Vec<Regs> {
-    let items = &program.items;
-    let mut before = vec![Regs::NONE; items.len()];
-    let mut behind = vec![Regs::NONE; items.len()];
+fn needed_before(item: &Item, after: Regs) -> Regs {
+    let (reads, writes) = effect(item);
+    after.without(writes).with(reads)
+}
+
+/// For each item of a part of the program, the set of what some path after it reads before writing it. `with` is the
+/// union of two sets, `before` the set before an item by the set after it.
+pub(super) fn read_after<T: Copy + Default + PartialEq>(
+    program: &Program,
+    part: Range<usize>,
+    with: fn(T, T) -> T,
+    before: impl Fn(usize, T) -> T,
+) -> Vec<T> {
+    let mut known_before = vec![T::default(); part.len()];
+    let mut known_after = known_before.clone();
     let mut changed = true;
     while changed {
         changed = false;
-        for at in (0..items.len()).rev() {
-            let item = &items[at];
-            let mut out = Regs::NONE;
-            if !item.insn.ends_block()
-                && let Some(next) = before.get(at + 1)
-            {
-                out = out.with(*next);
-            }
-            if let (Some(to), false) = (item.to, item.refers_to_function()) {
-                out = out.with(before[to]);
-            }
-            let (reads, writes) = effect(item);
-            let into = if is_idle(item, out) { out } else { out.without(writes).with(reads) };
-            if out != behind[at] || into != before[at] {
-                (behind[at], before[at], changed) = (out, into, true);
+        for at in (0..part.len()).rev() {
+            let item = &program.items[part.start + at];
+            let next = known_before.get(at + 1).filter(|_| !item.insn.ends_block());
+            let target = item.target().map(|to| known_before[to - part.start]);
+            let new_after = next.copied().into_iter().chain(target).fold(T::default(), with);
+            let new_before = before(part.start + at, new_after);
+            if new_after != known_after[at] || new_before != known_before[at] {
+                (known_after[at], known_before[at], changed) = (new_after, new_before, true);
             }
         }
     }
-    behind
+    known_after
 }
 
 /// The item that last wrote a register before item `at` on the straight path to it. None if another path joins, or if

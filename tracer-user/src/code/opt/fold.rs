@@ -83,7 +83,7 @@ fn meet(a: &State, b: &State) -> State {
 /// Whether control may continue at the next item, and whether it may jump.
 fn exits(item: &Item, state: &State) -> (bool, bool) {
     let insn = item.insn;
-    if item.refers_to_function() || !insn.is_jump() {
+    if insn.refers_to_function() || !insn.is_jump() {
         return (insn.op != EXIT, false);
     }
     if insn.op == JA {
@@ -146,10 +146,9 @@ pub(super) fn step(item: &Item, mut state: State, frozen: &[Frozen<'_>]) -> Stat
         class::LDX => state[dst] = loaded(insn, &state, frozen),
         class::LD => {
             let high = item.second.map_or(0, |second| second.imm);
+            let low = u64::from(insn.imm.cast_unsigned());
             state[dst] = match insn.src {
-                0 => {
-                    Value::Const(u64::from(insn.imm.cast_unsigned()) | u64::from(high.cast_unsigned()) << 32)
-                }
+                0 => Value::Const(low | u64::from(high.cast_unsigned()) << 32),
                 PSEUDO_MAP_VALUE => match frozen.iter().position(|memory| memory.fd == insn.imm) {
                     Some(number) => Value::Data(number, i64::from(high)),
                     None => Value::Address,
@@ -172,12 +171,9 @@ fn computed(insn: Insn, state: &State) -> Value {
     let wide = insn.class() == class::ALU64;
     let b = operand(insn, state);
     let a = state[usize::from(insn.dst)];
-    let op = insn.op & 0xf0;
     // A nonzero offset makes a move sign-extending and a division signed.
-    if insn.off != 0 {
-        return Value::Any;
-    }
-    if op == Alu::Mov as u8 {
+    let Some(op) = Alu::of_opcode(insn.op).filter(|_| insn.off == 0) else { return Value::Any };
+    if op == Alu::Mov {
         return match b {
             Value::Const(b) if !wide => Value::Const(u64::from(b as u32)),
             b if wide => b,
@@ -185,41 +181,31 @@ fn computed(insn: Insn, state: &State) -> Value {
         };
     }
     match (a, b) {
-        (Value::Data(number, offset), Value::Const(b)) if wide && op == Alu::Add as u8 => {
+        (Value::Data(number, offset), Value::Const(b)) if wide && op == Alu::Add => {
             Value::Data(number, offset.wrapping_add(b.cast_signed()))
         }
-        (_, Value::Const(0)) | (Value::Const(0), _) if op == Alu::And as u8 => Value::Const(0),
+        (_, Value::Const(0)) | (Value::Const(0), _) if op == Alu::And => Value::Const(0),
         (Value::Const(a), Value::Const(b)) => arithmetic(op, a, b, wide).map_or(Value::Any, Value::Const),
         _ => Value::Any,
     }
 }
 
-fn arithmetic(op: u8, a: u64, b: u64, wide: bool) -> Option<u64> {
-    const ADD: u8 = Alu::Add as u8;
-    const SUB: u8 = Alu::Sub as u8;
-    const MUL: u8 = Alu::Mul as u8;
-    const OR: u8 = Alu::Or as u8;
-    const AND: u8 = Alu::And as u8;
-    const LSH: u8 = Alu::Lsh as u8;
-    const RSH: u8 = Alu::Rsh as u8;
-    const NEG: u8 = Alu::Neg as u8;
-    const XOR: u8 = Alu::Xor as u8;
-    const ARSH: u8 = Alu::Arsh as u8;
+fn arithmetic(op: Alu, a: u64, b: u64, wide: bool) -> Option<u64> {
     let (a, b, bits) = if wide { (a, b, 64) } else { (u64::from(a as u32), u64::from(b as u32), 32) };
     let by = (b % bits) as u32;
     let result = match op {
-        ADD => a.wrapping_add(b),
-        SUB => a.wrapping_sub(b),
-        MUL => a.wrapping_mul(b),
-        OR => a | b,
-        AND => a & b,
-        XOR => a ^ b,
-        NEG => a.wrapping_neg(),
-        LSH => a << by,
-        RSH => a >> by,
-        ARSH if wide => (a.cast_signed() >> by).cast_unsigned(),
-        ARSH => u64::from(((a as u32).cast_signed() >> by).cast_unsigned()),
-        _ => return None,
+        Alu::Add => a.wrapping_add(b),
+        Alu::Sub => a.wrapping_sub(b),
+        Alu::Mul => a.wrapping_mul(b),
+        Alu::Or => a | b,
+        Alu::And => a & b,
+        Alu::Xor => a ^ b,
+        Alu::Neg => a.wrapping_neg(),
+        Alu::Lsh => a << by,
+        Alu::Rsh => a >> by,
+        Alu::Arsh if wide => (a.cast_signed() >> by).cast_unsigned(),
+        Alu::Arsh => u64::from(((a as u32).cast_signed() >> by).cast_unsigned()),
+        Alu::Div | Alu::Mov => return None,
     };
     Some(if wide { result } else { u64::from(result as u32) })
 }
@@ -256,7 +242,7 @@ fn folded(item: &Item, state: &State, frozen: &[Frozen<'_>]) -> Edit {
             if insn.class() == class::LDX { Edit::Keep } else { immediate(item, state) }
         }
         _ if insn.is_jump() && insn.op != JA => match decided(insn, state) {
-            Some(true) => Edit::Jump,
+            Some(true) => Edit::Change(Insn::jump()),
             Some(false) => Edit::Replace(Vec::new()),
             None => immediate(item, state),
         },
@@ -266,12 +252,11 @@ fn folded(item: &Item, state: &State, frozen: &[Frozen<'_>]) -> Edit {
 
 /// The item with an immediate instead of a constant register.
 fn immediate(item: &Item, state: &State) -> Edit {
-    /// Arithmetic that accepts a register or an immediate as its second operand.
-    const EITHER: [Alu; 10] =
-        [Alu::Add, Alu::Sub, Alu::Mul, Alu::Or, Alu::And, Alu::Lsh, Alu::Rsh, Alu::Xor, Alu::Mov, Alu::Arsh];
     let insn = swapped(item.insn, state);
     let Value::Const(value) = state[usize::from(insn.src)] else { return Edit::Keep };
-    let takes = insn.is_jump() || insn.off == 0 && EITHER.iter().any(|op| *op as u8 == insn.op & 0xf0);
+    // Divisions stay as they are; a negation has no second operand.
+    let arithmetic = Alu::of_opcode(insn.op).filter(|op| !matches!(op, Alu::Div | Alu::Neg));
+    let takes = insn.is_jump() || insn.off == 0 && arithmetic.is_some();
     let narrow = matches!(insn.class(), class::ALU | class::JMP32);
     let imm = if narrow { Some((value as u32).cast_signed()) } else { small(value) };
     match imm {

@@ -3,19 +3,18 @@
 use std::ops::Range;
 
 use super::{flow, program::Program};
-use crate::code::asm::Insn;
-use crate::code::asm::{Alu, Operand, Reg, SOURCE_REG, class};
+use crate::code::asm::{Alu, Insn, Operand, Reg, SOURCE_REG, Width, class};
 
 /// Number of the frame register.
-const FRAME: u8 = Reg::R10 as u8;
+pub(super) const FRAME: u8 = Reg::R10 as u8;
 
 /// How an item uses the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
     /// A load or store at an offset.
     Access(i16),
-    /// An address is taken: the item that adds the offset, and the offset.
-    Address { add: usize, offset: i32 },
+    /// An address is taken: the item adds this offset.
+    Address(i32),
 }
 
 /// Uses of the frame in a part of the program, by item; None if this function does not understand one of them.
@@ -37,7 +36,7 @@ pub(super) fn uses(program: &Program, landings: &[bool], part: Range<usize>) -> 
             found.push((at, Use::Access(insn.off)));
         } else if is_move(insn, FRAME) {
             let (add, offset) = added(program, landings, at, part.end)?;
-            found.push((add, Use::Address { add, offset }));
+            found.push((add, Use::Address(offset)));
         } else {
             return None;
         }
@@ -72,7 +71,7 @@ fn added(program: &Program, landings: &[bool], at: usize, end: usize) -> Option<
 pub(super) fn depth(uses: &[(usize, Use)]) -> i32 {
     let lowest = uses.iter().map(|(_, one)| match one {
         Use::Access(offset) => i32::from(*offset),
-        Use::Address { offset, .. } => *offset,
+        Use::Address(offset) => *offset,
     });
     (-lowest.min().unwrap_or(0).min(0) + 7) & !7
 }
@@ -81,17 +80,14 @@ pub(super) fn depth(uses: &[(usize, Use)]) -> i32 {
 pub(super) fn lowered(mut insn: Insn, one: Use, by: i32) -> Insn {
     match one {
         Use::Access(offset) => insn.off = offset - by as i16,
-        Use::Address { offset, .. } => insn.imm = offset - by,
+        Use::Address(offset) => insn.imm = offset - by,
     }
     insn
 }
 
 /// `*(u64 *)(r10 + offset) = register`, and the load back.
 pub(super) fn spill(register: u8, offset: i32) -> [Insn; 2] {
-    use crate::code::asm::Width;
-    let mut save = Insn::store(Width::D, Reg::R10, offset as i16, Operand::Reg(Reg::R0));
-    save.src = register;
-    let mut back = Insn::load(Width::D, Reg::R0, Reg::R10, offset as i16);
-    back.dst = register;
-    [save, back]
+    let save = Insn::store(Width::D, Reg::R10, offset as i16, Operand::Reg(Reg::R0));
+    let back = Insn::load(Width::D, Reg::R0, Reg::R10, offset as i16);
+    [Insn { src: register, ..save }, Insn { dst: register, ..back }]
 }

@@ -41,7 +41,8 @@ pub(super) fn inline(program: &mut Program) {
         .filter_map(|start| Some((*start, body(program, &landings, *start)?)))
         .collect();
     program.edit(|at, item| {
-        let body = item.to.filter(|_| item.calls() && main.contains(&at)).and_then(|to| bodies.get(&to));
+        let callee = item.to.filter(|_| item.insn.calls_function() && main.contains(&at));
+        let body = callee.and_then(|to| bodies.get(&to));
         match body.and_then(|body| placed(body, depth, needed[at])) {
             Some(items) => Edit::Replace(items),
             None => Edit::Keep,
@@ -54,9 +55,11 @@ fn body(program: &Program, landings: &[bool], start: usize) -> Option<Body> {
     let extent = program.extent(start);
     let items = &program.items[extent.clone()];
     let references: Vec<_> = program.items.iter().filter(|item| item.to == Some(start)).collect();
-    let called = references.iter().filter(|item| item.calls()).count();
-    let addressed = references.iter().any(|item| item.refers_to_function() && !item.calls());
-    if addressed || called > 1 && items.len() > LARGE || items.iter().any(Item::calls) {
+    let called = references.iter().filter(|item| item.insn.calls_function()).count();
+    let addressed =
+        references.iter().any(|item| item.insn.refers_to_function() && !item.insn.calls_function());
+    let calls = items.iter().any(|item| item.insn.calls_function());
+    if addressed || called > 1 && items.len() > LARGE || calls {
         return None;
     }
     let uses = frame::uses(program, landings, extent)?;
@@ -90,8 +93,8 @@ fn placed(body: &Body, above: i32, needed: flow::Regs) -> Option<Vec<Item>> {
         let mut item = *item;
         if item.insn.op == EXIT {
             item = Item { insn: Insn::jump(), second: None, to: Some(end) };
-        } else if !item.refers_to_function() {
-            item.to = item.to.map(|to| to - body.start + shift);
+        } else if let Some(to) = item.target() {
+            item.to = Some(to - body.start + shift);
         }
         items.push(item);
     }

@@ -7,10 +7,7 @@ use super::{
     flow,
     program::{Edit, Item, Program},
 };
-use crate::code::asm::{CALL, Insn, LD_IMM64, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, Reg};
-
-/// `bpf_map_lookup_elem`
-const LOOKUP: i32 = 1;
+use crate::code::asm::{Helper, Insn, LD_IMM64, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, Reg};
 
 /// Replaces the lookups in these maps.
 pub(super) fn direct(program: &mut Program, singles: &[i32]) {
@@ -29,8 +26,7 @@ pub(super) fn direct(program: &mut Program, singles: &[i32]) {
 
 /// The descriptor of the map, if the item is a lookup.
 fn looked_up(program: &Program, landings: &[bool], at: usize) -> Option<i32> {
-    let insn = program.items[at].insn;
-    if insn.op != CALL || insn.src != 0 || insn.imm != LOOKUP {
+    if program.items[at].insn != Insn::call(Helper::MapLookupElem) {
         return None;
     }
     let map = program.items[flow::definition(program, landings, at, Reg::R1 as u8)?].insn;

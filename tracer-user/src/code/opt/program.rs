@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::code::asm::{CALL, Insn, LD_IMM64, PSEUDO_CALL, PSEUDO_FUNC};
+use crate::code::asm::Insn;
 
 /// `BPF_JMP32 | BPF_JA`: a jump whose distance is in the immediate. Compiled templates do not contain it.
 const JA32: u8 = 0x06;
@@ -22,14 +22,9 @@ impl Item {
         Self { insn, second: None, to: None }
     }
 
-    /// Whether it calls a function of the program.
-    pub(super) fn calls(&self) -> bool {
-        self.insn.op == CALL && self.insn.src == PSEUDO_CALL
-    }
-
-    /// Whether `to` is another function.
-    pub(super) fn refers_to_function(&self) -> bool {
-        self.calls() || self.insn.op == LD_IMM64 && self.insn.src == PSEUDO_FUNC
+    /// The item that a jump may continue at.
+    pub(super) fn target(&self) -> Option<usize> {
+        self.to.filter(|_| !self.insn.refers_to_function())
     }
 }
 
@@ -46,8 +41,6 @@ pub(super) enum Edit {
     Keep,
     /// Another instruction with the same target.
     Change(Insn),
-    /// An unconditional jump to the same target.
-    Jump,
     /// The item, followed by a jump to another item.
     Then(usize),
     /// Items whose targets count from the first of them; their number denotes the item after them. Targets that are
@@ -73,21 +66,16 @@ impl Program {
             }
             let second = if insn.is_wide() { Some(*insns.get(slot + 1)?) } else { None };
             let mut item = Item { insn: *insn, second, to: None };
-            let distance = if item.refers_to_function() {
-                Some(insn.imm)
-            } else if insn.is_jump() {
-                Some(i32::from(insn.off))
-            } else {
-                None
-            };
-            if let Some(distance) = distance {
+            let is_reference = insn.refers_to_function();
+            if is_reference || insn.is_jump() {
+                let distance = if is_reference { insn.imm } else { i32::from(insn.off) };
                 let target = usize::try_from(slot as i64 + 1 + i64::from(distance)).ok()?;
                 item.to = Some((*at_slot.get(target)?)?);
             }
             items.push(item);
         }
         let mut starts: Vec<usize> =
-            items.iter().filter(|item| item.refers_to_function()).filter_map(|item| item.to).collect();
+            items.iter().filter(|item| item.insn.refers_to_function()).filter_map(|item| item.to).collect();
         starts.push(0);
         starts.sort_unstable();
         starts.dedup();
@@ -107,7 +95,7 @@ impl Program {
             let mut insn = item.insn;
             if let Some(to) = item.to {
                 let distance = starts[to] as i64 - *start as i64 - 1;
-                if item.refers_to_function() {
+                if insn.refers_to_function() {
                     insn.imm = i32::try_from(distance).ok()?;
                 } else {
                     insn.off = i16::try_from(distance).ok()?;
@@ -128,50 +116,34 @@ impl Program {
     /// For each item, whether a jump lands on it.
     pub(super) fn landings(&self) -> Vec<bool> {
         let mut landed = vec![false; self.items.len()];
-        for item in self.items.iter().filter(|item| !item.refers_to_function()) {
-            if let Some(to) = item.to {
-                landed[to] = true;
-            }
+        for to in self.items.iter().filter_map(Item::target) {
+            landed[to] = true;
         }
         landed
     }
 
+    /// Removes items and adjusts all targets.
+    pub(super) fn remove(&mut self, mut is_needless: impl FnMut(usize, &Item) -> bool) {
+        self.edit(|at, item| if is_needless(at, item) { Edit::Replace(Vec::new()) } else { Edit::Keep });
+    }
+
     /// Edits items one by one and adjusts all targets.
     pub(super) fn edit(&mut self, mut change: impl FnMut(usize, &Item) -> Edit) {
-        /// The numbering that an item's target uses.
-        enum Place {
-            Before,
-            Within(usize),
-        }
+        // Each new item, and the first item of the replacement that its target counts from, if it is in one.
         let mut items = Vec::with_capacity(self.items.len());
-        let mut places = Vec::with_capacity(self.items.len());
         let mut moved = Vec::with_capacity(self.items.len() + 1);
         for (at, item) in self.items.iter().enumerate() {
-            moved.push(items.len());
+            let first = items.len();
+            moved.push(first);
             match change(at, item) {
-                Edit::Keep => {
-                    items.push(*item);
-                    places.push(Place::Before);
-                }
-                Edit::Change(insn) => {
-                    items.push(Item { insn, second: None, to: item.to });
-                    places.push(Place::Before);
-                }
-                Edit::Jump => {
-                    items.push(Item { insn: Insn::jump(), second: None, to: item.to });
-                    places.push(Place::Before);
-                }
+                Edit::Keep => items.push((*item, None)),
+                Edit::Change(insn) => items.push((Item { insn, second: None, to: item.to }, None)),
                 Edit::Then(to) => {
-                    items.extend([*item, Item { to: Some(to), ..Item::plain(Insn::jump()) }]);
-                    places.extend([Place::Before, Place::Before]);
+                    let jump = Item { to: Some(to), ..Item::plain(Insn::jump()) };
+                    items.extend([(*item, None), (jump, None)]);
                 }
                 Edit::Replace(list) => {
-                    let first = items.len();
-                    for new in list {
-                        let outside = new.refers_to_function();
-                        places.push(if outside { Place::Before } else { Place::Within(first) });
-                        items.push(new);
-                    }
+                    items.extend(list.into_iter().map(|new| (new, new.target().map(|_| first))));
                 }
             }
         }
@@ -181,12 +153,10 @@ impl Program {
         }
         self.starts.dedup();
         self.starts.retain(|start| *start < items.len());
-        for (item, place) in items.iter_mut().zip(places) {
-            item.to = item.to.map(|to| match place {
-                Place::Before => moved[to],
-                Place::Within(first) => first + to,
-            });
-        }
-        self.items = items;
+        let placed = |(item, first): (Item, Option<usize>)| {
+            let to = item.to.map(|to| first.map_or_else(|| moved[to], |first| first + to));
+            Item { to, ..item }
+        };
+        self.items = items.into_iter().map(placed).collect();
     }
 }

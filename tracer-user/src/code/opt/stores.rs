@@ -6,24 +6,21 @@ use std::ops::Range;
 
 use super::{
     flow,
-    program::{Edit, Item, Program},
+    frame::FRAME,
+    program::{Item, Program},
 };
 use crate::code::asm::{CALL, Reg, Width, class};
 
-/// Number of the frame register.
-const FRAME: u8 = Reg::R10 as u8;
-
 /// Bytes of a frame, one bit each; the first is the byte just below the frame register.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Bytes([u64; 8]);
 
 impl Bytes {
-    const NONE: Self = Self([0; 8]);
     const ALL: Self = Self([u64::MAX; 8]);
 
     /// The bytes of an access, without bytes outside of the frame, which the verifier refuses.
     fn of(offset: i16, width: usize) -> Self {
-        let mut bytes = Self::NONE;
+        let mut bytes = Self::default();
         for n in 0..width as i32 {
             if let Ok(at @ 0..512) = usize::try_from(-(i32::from(offset) + n) - 1) {
                 bytes.0[at / 64] |= 1 << (at % 64);
@@ -59,11 +56,17 @@ pub(super) fn drop_unread(program: &mut Program) {
     for start in program.starts.clone() {
         let extent = program.extent(start);
         let uses = uses(program, extent.clone());
-        for (at, later) in extent.clone().zip(read_after(program, extent.clone(), &uses)) {
-            unread[at] = matches!(uses[at - extent.start], Use::Writes(bytes) if !bytes.meets(later));
+        let read_after =
+            flow::read_after(program, extent.clone(), Bytes::with, |at, after| match uses[at - start] {
+                Use::Nothing => after,
+                Use::Reads(bytes) => after.with(bytes),
+                Use::Writes(bytes) => after.without(bytes),
+            });
+        for (at, (one, later)) in extent.zip(uses.iter().zip(read_after)) {
+            unread[at] = matches!(one, Use::Writes(bytes) if !bytes.meets(later));
         }
     }
-    program.edit(|at, _| if unread[at] { Edit::Replace(Vec::new()) } else { Edit::Keep });
+    program.remove(|at, _| unread[at]);
 }
 
 /// How each item of a function uses the frame.
@@ -81,9 +84,7 @@ fn one_use(item: &Item, points: flow::Regs) -> Use {
         class::LDX if points.has(insn.src) => Use::Reads(Bytes::ALL),
         class::STX if insn.is_atomic() && points.has(insn.dst) => Use::Reads(Bytes::ALL),
         class::ST | class::STX if !insn.is_atomic() && insn.dst == FRAME => Use::Writes(bytes()),
-        _ if insn.op == CALL && flow::effect(item).0.both(points) != flow::Regs::NONE => {
-            Use::Reads(Bytes::ALL)
-        }
+        _ if insn.op == CALL && flow::effect(item).0.meets(points) => Use::Reads(Bytes::ALL),
         _ => Use::Nothing,
     }
 }
@@ -111,9 +112,7 @@ fn pointing(program: &Program, extent: Range<usize>) -> Vec<flow::Regs> {
             if !item.insn.ends_block() {
                 work.push((at + 1, after));
             }
-            if let (Some(to), false) = (item.to, item.refers_to_function()) {
-                work.push((to - extent.start, after));
-            }
+            work.extend(item.target().map(|to| (to - extent.start, after)));
         }
         if stored == stored_before {
             break;
@@ -127,10 +126,10 @@ fn after(item: &Item, points: flow::Regs, stored: bool) -> flow::Regs {
     let (reads, writes) = flow::effect(item);
     let left = points.without(writes);
     let carries = match item.insn.class() {
-        class::ALU | class::ALU64 => reads.both(points) != flow::Regs::NONE,
+        class::ALU | class::ALU64 => reads.meets(points),
         class::LDX => stored,
         // A function may return an address that it received.
-        _ => item.calls() && reads.both(points) != flow::Regs::NONE,
+        _ => item.insn.calls_function() && reads.meets(points),
     };
     match item.insn.class() {
         class::STX if item.insn.is_atomic() && stored => {
@@ -139,36 +138,4 @@ fn after(item: &Item, points: flow::Regs, stored: bool) -> flow::Regs {
         _ if carries => left.with(writes),
         _ => left,
     }
-}
-
-/// For each item of a function, the bytes that some path after it reads before writing them.
-fn read_after(program: &Program, extent: Range<usize>, uses: &[Use]) -> Vec<Bytes> {
-    let items = &program.items[extent.clone()];
-    let mut before = vec![Bytes::NONE; items.len()];
-    let mut later = vec![Bytes::NONE; items.len()];
-    let mut changed = true;
-    while changed {
-        changed = false;
-        for at in (0..items.len()).rev() {
-            let item = &items[at];
-            let mut out = Bytes::NONE;
-            if !item.insn.ends_block()
-                && let Some(next) = before.get(at + 1)
-            {
-                out = out.with(*next);
-            }
-            if let (Some(to), false) = (item.to, item.refers_to_function()) {
-                out = out.with(before[to - extent.start]);
-            }
-            let into = match uses[at] {
-                Use::Nothing => out,
-                Use::Reads(bytes) => out.with(bytes),
-                Use::Writes(bytes) => out.without(bytes),
-            };
-            if out != later[at] || into != before[at] {
-                (later[at], before[at], changed) = (out, into, true);
-            }
-        }
-    }
-    later
 }

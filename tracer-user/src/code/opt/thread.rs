@@ -18,7 +18,7 @@ pub(super) fn shorten(program: &mut Program, frozen: &[Frozen<'_>]) {
         let Some(state) = &states[at] else { continue };
         let item = program.items[at];
         let after = fold::step(&item, *state, frozen);
-        if let (Some(to), false) = (item.to, item.refers_to_function()) {
+        if let Some(to) = item.target() {
             program.items[at].to = Some(end(program, to, &after));
         } else if !item.insn.ends_block()
             && at + 1 < program.items.len()
