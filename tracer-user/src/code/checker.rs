@@ -124,8 +124,8 @@ enum Value {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct State {
     registers: [Value; 11],
-    /// One bit per byte of the stack, lowest byte first.
-    written: [u64; 8],
+    /// Whether each byte of the stack is written, lowest byte first.
+    written: [bool; STACK_SIZE as usize],
 }
 
 /// Checks a function that is called with these arguments.
@@ -149,15 +149,13 @@ pub fn check(function: &Function, arguments: &[Argument]) -> Result<(), Fault> {
     registers[10] = Value::Frame(Some(0));
     let mut states: Vec<Option<State>> = vec![None; function.insns.len()];
     // Jumps only go forward, so one pass in program order covers every path.
-    let start = State { registers, written: [0; 8] };
-    checker.arrive(&mut states, 0, 0, start)?;
+    let start = State { registers, written: [false; STACK_SIZE as usize] };
+    checker.arrive(&mut states, 0, start).map_err(|what| Fault { slot: 0, what })?;
     for slot in 0..function.insns.len() {
         if checker.second[slot] {
             continue;
         }
-        let Some(state) = states[slot].clone() else {
-            return Err(Fault { slot, what: Violation::NoPath });
-        };
+        let state = states[slot].clone().ok_or(Fault { slot, what: Violation::NoPath })?;
         checker.step(&mut states, slot, state).map_err(|what| Fault { slot, what })?;
     }
     Ok(())
@@ -181,14 +179,13 @@ struct Checker<'a> {
 
 impl Checker<'_> {
     /// Merges a state into the state of a slot.
-    fn arrive(&self, states: &mut [Option<State>], from: usize, to: i64, state: State) -> Result<(), Fault> {
-        let fault = |what| Fault { slot: from, what };
-        let to = usize::try_from(to).map_err(|_| fault(Violation::JumpBefore))?;
+    fn arrive(&self, states: &mut [Option<State>], to: i64, state: State) -> Result<(), Violation> {
+        let to = usize::try_from(to).map_err(|_| Violation::JumpBefore)?;
         if to >= self.insns.len() {
-            return Err(fault(Violation::ControlLeaves));
+            return Err(Violation::ControlLeaves);
         }
         if self.second[to] {
-            return Err(fault(Violation::JumpIntoInstruction));
+            return Err(Violation::JumpIntoInstruction);
         }
         match &mut states[to] {
             Some(known) => {
@@ -242,14 +239,14 @@ impl Checker<'_> {
                         state.get(insn.src)?;
                     }
                 }
-                self.arrive(states, slot, target, state.clone()).map_err(|fault| fault.what)?;
+                self.arrive(states, target, state.clone())?;
                 if always {
                     return Ok(());
                 }
             }
             _ => return Err(Violation::Opcode(insn.op)),
         }
-        self.arrive(states, slot, next, state).map_err(|fault| fault.what)
+        self.arrive(states, next, state)
     }
 }
 
@@ -328,7 +325,7 @@ impl State {
             }
             Value::Frame(Some(base)) => {
                 let range = frame_bytes(base + i64::from(insn.off), size)?;
-                if !range.clone().all(|byte| self.written[byte / 64] & 1 << (byte % 64) != 0) {
+                if !self.written[range].iter().all(|written| *written) {
                     return Err(Violation::UnwrittenStack);
                 }
                 Ok(if size == 8 { Value::Loaded } else { Value::Number(None) })
@@ -344,7 +341,7 @@ impl State {
         match self.get(insn.dst)? {
             Value::Frame(Some(base)) => {
                 let range = frame_bytes(base + i64::from(insn.off), size)?;
-                self.write(range);
+                self.written[range].fill(true);
                 Ok(())
             }
             Value::Memory | Value::Loaded => Ok(()),
@@ -363,12 +360,6 @@ impl State {
         match self.get(insn.dst)? {
             Value::Memory | Value::Loaded => self.set(insn.src, Value::Number(None)),
             _ => Err(Violation::AtomicOnNoMemory),
-        }
-    }
-
-    fn write(&mut self, bytes: std::ops::Range<usize>) {
-        for byte in bytes {
-            self.written[byte / 64] |= 1 << (byte % 64);
         }
     }
 
@@ -397,7 +388,7 @@ impl State {
                         return Err(Violation::HelperWrites { size, base });
                     }
                     let start = (base + STACK_SIZE) as usize;
-                    self.write(start..start + size as usize);
+                    self.written[start..start + size as usize].fill(true);
                 }
                 _ => return Err(Violation::HelperWritesNowhere),
             }

@@ -7,7 +7,7 @@
 //! generated functions have none.
 
 use object::{
-    build::elf::{Builder, Relocation, Section, SectionData, SectionId, SymbolId},
+    build::elf::{Builder, Relocation, Section, SectionData, SectionId, Symbol, SymbolId},
     elf,
 };
 
@@ -116,14 +116,8 @@ fn define(builder: &mut Builder<'_>, text: SectionId, function: &Function) -> Re
     code.extend(bytes);
     section.data = SectionData::Data(code.into());
 
-    let id = symbol_named(builder, &function.name);
-    let symbol = if let Some(id) = id {
-        builder.symbols.get_mut(id)
-    } else {
-        let symbol = builder.symbols.add();
-        symbol.name = function.name.clone().into_bytes().into();
-        symbol
-    };
+    let id = symbol(builder, &function.name);
+    let symbol = builder.symbols.get_mut(id);
     if symbol.section.is_some() {
         return Err(LinkError::Twice(function.name.clone()));
     }
@@ -134,32 +128,28 @@ fn define(builder: &mut Builder<'_>, text: SectionId, function: &Function) -> Re
     Ok(())
 }
 
-fn symbol_named(builder: &Builder<'_>, name: &str) -> Option<SymbolId> {
-    builder
-        .symbols
-        .iter()
-        .find(|symbol| symbol.name.as_slice() == name.as_bytes())
-        .map(object::build::elf::Symbol::id)
+/// The symbol of this name, which is created if there is none.
+fn symbol(builder: &mut Builder<'_>, name: &str) -> SymbolId {
+    let mut symbols = builder.symbols.iter();
+    let known = symbols.find(|symbol| symbol.name.as_slice() == name.as_bytes()).map(Symbol::id);
+    known.unwrap_or_else(|| {
+        let symbol = builder.symbols.add();
+        symbol.name = name.to_owned().into_bytes().into();
+        symbol.id()
+    })
 }
 
 /// Adds relocations for the addresses of functions and maps that generated code loads.
 fn relocate(builder: &mut Builder<'_>, text: SectionId, functions: &[Function]) {
     let mut relocations = Vec::new();
     for function in functions {
-        let Some(start) = symbol_named(builder, &function.name).map(|id| builder.symbols.get(id).st_value)
-        else {
-            continue;
-        };
+        let id = symbol(builder, &function.name);
+        let start = builder.symbols.get(id).st_value;
         let addresses = function.addresses.iter().map(|(slot, name)| (*slot, name.as_str()));
         for (slot, name) in addresses.chain(function.maps()) {
-            let symbol = symbol_named(builder, name).unwrap_or_else(|| {
-                let symbol = builder.symbols.add();
-                symbol.name = name.to_owned().into_bytes().into();
-                symbol.id()
-            });
             relocations.push(Relocation {
                 r_offset: start + (slot * INSN_SIZE) as u64,
-                symbol: Some(symbol),
+                symbol: Some(symbol(builder, name)),
                 r_type: elf::R_BPF_64_64,
                 r_addend: 0,
             });

@@ -195,18 +195,15 @@ impl Machine {
         let code = &functions[number];
         let insn = *code.insns.get(frame.slot).ok_or(Reason::FellOff)?;
         let mut next = frame.slot as i64 + 1;
+        let width = Width::of_opcode(insn.op).bytes();
         match insn.class() {
             class::ALU | class::ALU64 => frame.alu(insn)?,
             class::LD if insn.op == LD_IMM64 => {
                 let second = code.insns.get(frame.slot + 1).ok_or(Reason::HalfLoad)?;
                 let value = if insn.src == PSEUDO_FUNC {
-                    let (_, name) = code
-                        .addresses
-                        .iter()
-                        .find(|(slot, _)| *slot == frame.slot)
-                        .ok_or(Reason::NoFunction)?;
-                    let target = functions.iter().position(|f| f.name == *name).ok_or(Reason::NoFunction)?;
-                    FUNCTIONS + target as u64
+                    let name = code.addresses.iter().find(|(slot, _)| *slot == frame.slot);
+                    let target = name.and_then(|(_, name)| functions.iter().position(|f| f.name == *name));
+                    FUNCTIONS + target.ok_or(Reason::NoFunction)? as u64
                 } else {
                     u64::from(insn.imm.cast_unsigned()) | u64::from(second.imm.cast_unsigned()) << 32
                 };
@@ -215,18 +212,11 @@ impl Machine {
             }
             class::LDX => {
                 let address = frame.get(insn.src)?.wrapping_add_signed(i64::from(insn.off));
-                let width = Width::of_opcode(insn.op).bytes();
-                let bytes = self.load(address, width)?;
-                let mut word = [0; 8];
-                word[..width].copy_from_slice(&bytes);
-                frame.set(insn.dst, u64::from_le_bytes(word));
+                frame.set(insn.dst, self.load(address, width)?);
             }
             class::STX if insn.is_atomic() => {
                 let address = frame.get(insn.dst)?.wrapping_add_signed(i64::from(insn.off));
-                let width = Width::of_opcode(insn.op).bytes();
-                let mut word = [0; 8];
-                word[..width].copy_from_slice(&self.load(address, width)?);
-                let (old, with) = (u64::from_le_bytes(word), frame.get(insn.src)?);
+                let (old, with) = (self.load(address, width)?, frame.get(insn.src)?);
                 let new = match insn.imm {
                     0x01 => old.wrapping_add(with),
                     0x41 => old | with,
@@ -244,7 +234,6 @@ impl Machine {
                 } else {
                     i64::from(insn.imm).cast_unsigned()
                 };
-                let width = Width::of_opcode(insn.op).bytes();
                 self.store(address, &value.to_le_bytes()[..width])?;
             }
             _ if insn.op == EXIT => return Ok(Some(frame.get(0)?)),
@@ -282,10 +271,10 @@ impl Machine {
         self.casts.iter().any(inside)
     }
 
-    fn load(&self, address: u64, size: usize) -> Result<Vec<u8>, Reason> {
+    fn load(&self, address: u64, size: usize) -> Result<u64, Reason> {
+        let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
         if self.is_cast(address, size as u64) {
-            let cast = address.wrapping_sub(CAST);
-            return Ok(self.peek(cast, size, false).map_or_else(|| vec![0; size], <[u8]>::to_vec));
+            return Ok(self.peek(address.wrapping_sub(CAST), size, false).map_or(0, word));
         }
         let fits = |access| matches!(access, Access::Context(_) | Access::Memory | Access::Stack);
         let (number, start) = self.region(address, size, fits).ok_or(Reason::Load { size, address })?;
@@ -302,7 +291,7 @@ impl Machine {
             }
             _ => {}
         }
-        Ok(region.bytes[bytes].to_vec())
+        Ok(word(&region.bytes[bytes]))
     }
 
     fn store(&mut self, address: u64, bytes: &[u8]) -> Result<(), Reason> {
