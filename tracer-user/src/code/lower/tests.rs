@@ -295,19 +295,20 @@ impl TestHit {
         let scratch = machine.map(Access::Memory, &vec![b'a'; tracer_abi::FILTER_AREA]);
         let common = u64::from_le_bytes(self.common);
         let scratch = if code.needs.scratch { scratch } else { 0 };
-        match machine.run(&code.functions, &[ctx, scratch, common]) {
-            Ok(result) => result != 0,
-            Err(trap) => panic!("{trap}\n{}", listing::functions(&code.functions)),
-        }
+        run(&mut machine, &code.functions, &[ctx, scratch, common]) != 0
     }
 }
 
-/// Runs the structural checker on a filter and its callbacks.
-fn checked(code: &Code, hidden: u16) {
-    let filter = [Argument::Context(hidden), Argument::Memory, Argument::Number];
-    let callback = [Argument::Number, Argument::Memory];
+/// The result of the first function.
+fn run(machine: &mut Machine, functions: &[Function], args: &[u64]) -> u64 {
+    let result = machine.run(functions, args);
+    result.unwrap_or_else(|trap| panic!("{trap}\n{}", listing::functions(functions)))
+}
+
+/// Runs the structural checker on a function with these arguments and on its callbacks.
+fn checked(code: &Code, arguments: &[Argument]) {
     for (number, function) in code.functions.iter().enumerate() {
-        let arguments = if number == 0 { &filter[..] } else { &callback[..] };
+        let arguments = if number == 0 { arguments } else { &[Argument::Number, Argument::Memory] };
         if let Err(fault) = checker::check(function, arguments) {
             panic!("{}: {fault}\n{}", function.name, listing::functions(&code.functions));
         }
@@ -362,7 +363,8 @@ fn filters_over_records_agree_with_the_evaluator() {
         .run(&(filters(test()), prop::collection::vec(given(), 8)), |(plan, givens)| {
             for context in [ProgramContext::Tracepoint, ProgramContext::Inject] {
                 let code = filter(&plan, &context).unwrap();
-                checked(&code, if context == ProgramContext::Tracepoint { 8 } else { 0 });
+                let hidden = if context == ProgramContext::Tracepoint { 8 } else { 0 };
+                checked(&code, &[Argument::Context(hidden), Argument::Memory, Argument::Number]);
                 for given in &givens {
                     let expected = given.expected(&plan);
                     passed[usize::from(expected)].update(|seen| seen + 1);

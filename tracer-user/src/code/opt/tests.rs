@@ -40,11 +40,8 @@ fn function(write: impl FnOnce(&mut Assembler)) -> Function {
 
 fn listed(insns: Vec<Insn>, cast: Option<Cast>) -> Vec<String> {
     let text = listing::program(&improve(insns, &Known { cast, ..Known::default() }));
-    text.lines()
-        .map(|line| {
-            line.trim_start_matches([' ', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9']).to_owned()
-        })
-        .collect()
+    let statement = |line: &str| line.trim_start_matches(|c: char| c == ' ' || c.is_ascii_digit()).to_owned();
+    text.lines().map(statement).collect()
 }
 
 #[test]

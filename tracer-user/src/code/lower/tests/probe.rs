@@ -132,21 +132,22 @@ fn source() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// An argument without its name and place.
+/// An argument without its place.
+fn plain(
+    value: Value,
+    derefs: Vec<Deref>,
+    store: Store,
+    store_offset: i32,
+    size: u32,
+    count: u32,
+    bits: Option<(u8, u8)>,
+) -> ArgPlan {
+    ArgPlan { name: "a".to_owned(), offset: 0, size, count, value, derefs, store, store_offset, bits }
+}
+
 fn argument() -> impl Strategy<Value = ArgPlan> {
     let size = prop::sample::select(vec![1_u32, 2, 4, 8]);
     let derefs = prop::collection::vec((0_i32..9).prop_map(|n| Deref { user: false, offset: 8 * n }), 0..3);
-    let plain = |value, derefs, store, store_offset, size, count, bits| ArgPlan {
-        name: "a".to_owned(),
-        offset: 0,
-        size,
-        count,
-        value,
-        derefs,
-        store,
-        store_offset,
-        bits,
-    };
     let numbers = (source(), derefs.clone(), size, 1_u32..4, any::<bool>(), 0_u8..8, 0_u8..8, 0_i32..200);
     let numbers = numbers.prop_map(move |(value, derefs, size, count, raw, left, right, offset)| {
         let bits = (left > 4).then_some((left, right));
@@ -169,21 +170,6 @@ fn argument() -> impl Strategy<Value = ArgPlan> {
     ];
     let own = own.prop_map(move |value| plain(value, Vec::new(), Store::Text, 0, 4, 1, None));
     prop_oneof![3 => numbers, 3 => texts, 1 => own]
-}
-
-/// The word after the common fields, as an argument.
-fn plain_head() -> ArgPlan {
-    ArgPlan {
-        name: String::new(),
-        offset: 8,
-        size: 8,
-        count: 1,
-        value: Value::number(0),
-        derefs: Vec::new(),
-        store: Store::Raw,
-        store_offset: 0,
-        bits: None,
-    }
 }
 
 fn plan() -> impl Strategy<Value = ProbePlan> {
@@ -227,17 +213,11 @@ proptest! {
     fn records_are_the_models(plan in plan(), registers in registers()) {
         let comm = *b"somebody\0\0\0\0\0\0\0\0";
         let code = super::super::probe::record(&plan).unwrap();
-        for function in &code.functions {
-            let arguments = [Argument::Context(0), Argument::Memory];
-            checker::check(function, &arguments).map_err(|fault| TestCaseError::fail(fault.to_string()))?;
-        }
-        let (mut machine, context, scratch) = machine(&registers, &comm);
-        let payload = scratch;
-        let length = machine
-            .run(&code.functions, &[context, payload])
-            .map_err(|trap| TestCaseError::fail(format!("{trap}\n{}", listing::functions(&code.functions))))?;
+        checked(&code, &[Argument::Context(0), Argument::Memory]);
+        let (mut machine, context, payload) = machine(&registers, &comm);
+        let length = run(&mut machine, &code.functions, &[context, payload]);
         let wanted = model(&plan, &registers, &comm);
-        let made = machine.bytes(scratch);
+        let made = machine.bytes(payload);
         prop_assert_eq!(length as usize, wanted.len(), "{}", &plan);
         prop_assert_eq!(&made[8..wanted.len()], &wanted[8..], "{}", &plan);
     }
@@ -254,7 +234,7 @@ proptest! {
         let comm = [0; 16];
         let numbers: Vec<_> = plan.args.iter().filter(|arg| !arg.is_text()).collect();
         // For a record without numbers, the filter tests the head.
-        let head = plain_head();
+        let head = ArgPlan { offset: 8, ..plain(Value::number(0), Vec::new(), Store::Raw, 0, 8, 1, None) };
         let arg = if numbers.is_empty() { &head } else { numbers[which.index(numbers.len())] };
         let place = Place { offset: arg.offset as u16, size: arg.size as u16 };
         let record = model(&plan, &registers, &comm);
@@ -265,9 +245,7 @@ proptest! {
         let code = super::super::filter(&filter, &ProgramContext::Probe(Box::new(plan.clone()))).unwrap();
         let (mut machine, context, scratch) = machine(&registers, &comm);
         let common = 0x11_0203_8001;
-        let passed = machine
-            .run(&code.functions, &[context, scratch + RECORD_AREA as u64, common])
-            .map_err(|trap| TestCaseError::fail(format!("{trap}\n{}", listing::functions(&code.functions))))?;
+        let passed = run(&mut machine, &code.functions, &[context, scratch + RECORD_AREA as u64, common]);
         let mut wanted = record.clone();
         wanted[..8].copy_from_slice(&common.to_le_bytes());
         let env = EvalEnv { cpu: 0, comm, read: &|_, _| None };

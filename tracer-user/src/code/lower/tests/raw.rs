@@ -206,13 +206,10 @@ fn raw_records_agree_with_their_sources() {
             let format = format_of(&fields);
             let code = record(&format, &ProgramContext::RawTracepoint(fields.clone())).unwrap();
             let listed = listing::functions(&code.functions);
-            checker::check(&code.functions[0], &[Argument::Context(0), Argument::Memory]).unwrap();
+            checked(&code, &[Argument::Context(0), Argument::Memory]);
             let (mut machine, ctx) = hit.machine();
             let payload = machine.map(Access::Memory, &[0xee; 1024]);
-            let size = match machine.run(&code.functions, &[ctx, payload]) {
-                Ok(size) => size as usize,
-                Err(trap) => panic!("{trap}\n{listed}"),
-            };
+            let size = run(&mut machine, &code.functions, &[ctx, payload]) as usize;
             prop_assert_eq!(Some(size), code.size);
             prop_assert!(size >= format.fixed_size() && size < format.fixed_size() + 8);
             let expected = hit.record(&fields, size);
@@ -220,15 +217,12 @@ fn raw_records_agree_with_their_sources() {
             prop_assert!(machine.bytes(payload)[size..].iter().all(|byte| *byte == 0xee), "{}", listed);
             // The same inside a whole program, with and without direct loads.
             for cast in [None, Some(CAST)] {
-                let program = whole(&code, cast);
+                let program = [whole(&code, cast)];
                 let (mut machine, ctx) = hit.machine();
                 machine.window = cast.map_or(0, |cast| u64::from(cast.window));
                 let payload = machine.map(Access::Memory, &[0xee; 1024]);
-                let listed = listing::functions(std::slice::from_ref(&program));
-                match machine.run(std::slice::from_ref(&program), &[ctx, payload, 7]) {
-                    Ok(got) => prop_assert_eq!(got as usize, size, "{}", listed),
-                    Err(trap) => panic!("{trap}\n{listed}"),
-                }
+                let listed = listing::functions(&program);
+                prop_assert_eq!(run(&mut machine, &program, &[ctx, payload, 7]) as usize, size, "{}", listed);
                 prop_assert_eq!(&machine.bytes(payload)[8..size], &expected[8..], "{}", listed);
                 prop_assert!(cast.is_none() || !machine.calls.contains(&113), "{}", listed);
             }
@@ -245,7 +239,7 @@ fn raw_filters_agree_with_the_evaluator() {
         .run(&(sources(), filters_of(tests), prop::collection::vec(hit(), 4)), |(fields, shape, hits)| {
             let plan = resolved(&shape, &fields);
             let code = filter(&plan, &ProgramContext::RawTracepoint(fields.clone())).unwrap();
-            checked(&code, 0);
+            checked(&code, &[Argument::Context(0), Argument::Memory, Argument::Number]);
             let size = format_of(&fields).fixed_size();
             for hit in &hits {
                 let record = hit.record(&fields, size);
@@ -253,22 +247,16 @@ fn raw_filters_agree_with_the_evaluator() {
                 let expected = eval::matches(&plan, &record, &env);
                 let (mut machine, ctx) = hit.machine();
                 let scratch = machine.map(Access::Memory, &vec![b'a'; tracer_abi::FILTER_AREA]);
-                let got = match machine.run(&code.functions, &[ctx, scratch, 0]) {
-                    Ok(got) => got != 0,
-                    Err(trap) => panic!("{trap}\n{}", listing::functions(&code.functions)),
-                };
+                let got = run(&mut machine, &code.functions, &[ctx, scratch, 0]) != 0;
                 passed[usize::from(expected)].update(|seen| seen + 1);
                 prop_assert_eq!(got, expected, "{}\n{}", plan, listing::functions(&code.functions));
                 if code.functions.len() == 1 {
-                    let program = whole(&code, Some(CAST));
+                    let program = [whole(&code, Some(CAST))];
                     let (mut machine, ctx) = hit.machine();
                     machine.window = u64::from(CAST.window);
                     let scratch = machine.map(Access::Memory, &vec![b'a'; tracer_abi::FILTER_AREA]);
-                    let listed = listing::functions(std::slice::from_ref(&program));
-                    match machine.run(std::slice::from_ref(&program), &[ctx, scratch, 0]) {
-                        Ok(got) => prop_assert_eq!(got != 0, expected, "{}\n{}", plan, listed),
-                        Err(trap) => panic!("{trap}\n{listed}"),
-                    }
+                    let got = run(&mut machine, &program, &[ctx, scratch, 0]) != 0;
+                    prop_assert_eq!(got, expected, "{}\n{}", plan, listing::functions(&program));
                 }
                 // Each piece of memory is read at most once for its fields.
                 let limit = 2 * fields.len() + 2 * plan.tests().len();

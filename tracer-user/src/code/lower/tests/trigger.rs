@@ -124,10 +124,7 @@ fn triggers_agree_with_the_model() {
                     }
                 }
                 let code = trigger(&triggers, &ProgramContext::Tracepoint).unwrap();
-                let arguments = [Argument::Context(8), Argument::Memory, Argument::Number, Argument::Memory];
-                if let Err(fault) = checker::check(&code.functions[0], &arguments) {
-                    panic!("{fault}\n{}", listing::functions(&code.functions));
-                }
+                checked(&code, &[Argument::Context(8), Argument::Memory, Argument::Number, Argument::Memory]);
                 let mut machine = given.machine();
                 let mut context = given.record();
                 context.resize(0x20_000, 0);
@@ -142,10 +139,7 @@ fn triggers_agree_with_the_model() {
                     }
                 }
                 let arguments = [ctx, scratch, u64::from_le_bytes(given.common), switches];
-                let answer = machine.run(&code.functions, &arguments);
-                let answer = answer.unwrap_or_else(|trap| {
-                    panic!("{trap}\n{}", listing::functions(&code.functions));
-                });
+                let answer = run(&mut machine, &code.functions, &arguments);
                 let told = format!("{triggers:?} on {before:?}\n{}", listing::functions(&code.functions));
                 prop_assert_eq!(answer, expected, "{}", told);
                 prop_assert!(machine.bytes(switches) == words.bytes(), "{:?} expected of {}", words, told);
