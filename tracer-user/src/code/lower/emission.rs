@@ -8,8 +8,9 @@
 
 use tracer_abi::{COMMON_SIZE, INJECT_COMM, INJECT_CPU, INJECT_LENGTH, MAX_PAYLOAD};
 
+use super::emitter::Emitter;
 use crate::{
-    code::asm::{Alu, Assembler, Cond, Function, Helper, Label, MapRef, Reg, Width},
+    code::asm::{Alu, Cond, Function, Helper, Label, MapRef, Reg, Width},
     event::synthetic::{Event, Member, TEXT_SIZE},
 };
 
@@ -27,6 +28,10 @@ const HOOK: Reg = Reg::R7;
 const RECORD: Reg = Reg::R8;
 const END: Reg = Reg::R9;
 
+/// Stack offsets of the key of the map, and of the depth of a stack or then its size.
+const KEY: i16 = -8;
+const DEPTH: i16 = -16;
+
 /// Lowers the emission of an event with this id.
 ///
 /// [`MapRef::Emission`] is a per-CPU array with a value of [`tracer_abi::INJECT_SIZE`] bytes. `parts` are the names of
@@ -36,120 +41,107 @@ pub fn emission(event: &Event, id: u16, parts: &[&str]) -> Option<Function> {
     if fixed > MAX_PAYLOAD {
         return None;
     }
-    let mut asm = Assembler::new();
-    let out = asm.label();
-    asm.mov(VALUES, Reg::R1);
-    asm.mov(HOOK, Reg::R2);
-    asm.store(Width::D, Reg::R10, -8, 0);
-    asm.map(Reg::R1, MapRef::Emission);
-    asm.address(Reg::R2, Reg::R10, -8);
-    asm.call(Helper::MapLookupElem);
-    asm.jump_if(Cond::Eq, Reg::R0, 0, out);
-    asm.mov(RECORD, Reg::R0);
+    let mut emit = Emitter::with_calls();
+    let out = emit.label();
+    emit.mov(VALUES, Reg::R1);
+    emit.mov(HOOK, Reg::R2);
+    emit.store(Width::D, Reg::R10, KEY, 0);
+    emit.look_up(MapRef::Emission, KEY);
+    emit.jump_if(Cond::Eq, Reg::R0, 0, out);
+    emit.mov(RECORD, Reg::R0);
     // The common fields for histograms; records have their own.
-    asm.call(Helper::GetCurrentPidTgid);
-    asm.alu(Alu::Lsh, Reg::R0, 32);
-    asm.alu(Alu::Or, Reg::R0, i32::from(id));
-    asm.store(Width::D, RECORD, 0, Reg::R0);
-    asm.call(Helper::GetSmpProcessorId);
-    asm.store(Width::W, RECORD, INJECT_CPU as i16, Reg::R0);
-    asm.address(Reg::R1, RECORD, INJECT_COMM as i32);
-    asm.mov(Reg::R2, 16);
-    asm.call(Helper::GetCurrentComm);
-    asm.mov(END, fixed as i32);
+    emit.call(Helper::GetCurrentPidTgid);
+    emit.alu(Alu::Lsh, Reg::R0, 32);
+    emit.alu(Alu::Or, Reg::R0, i32::from(id));
+    emit.store(Width::D, RECORD, 0, Reg::R0);
+    emit.call(Helper::GetSmpProcessorId);
+    emit.store(Width::W, RECORD, INJECT_CPU as i16, Reg::R0);
+    emit.read_comm((RECORD, INJECT_COMM as i16));
+    emit.mov(END, fixed as i32);
     let mut at = COMMON_SIZE;
     for (number, member) in event.fields.iter().enumerate() {
-        asm.note(&member.name);
-        field(&mut asm, member, number, at as i16, out);
+        emit.note(&member.name);
+        field(&mut emit, member, number, at as i16, out);
         at += 8 * member.words();
     }
-    asm.store(Width::W, RECORD, INJECT_LENGTH as i16, END);
+    emit.store(Width::W, RECORD, INJECT_LENGTH as i16, END);
     for part in parts {
-        asm.mov(Reg::R1, RECORD);
-        asm.mov(Reg::R2, HOOK);
-        asm.call_function(*part);
+        emit.mov(Reg::R1, RECORD);
+        emit.mov(Reg::R2, HOOK);
+        emit.call_function(*part);
     }
-    asm.bind(out);
-    asm.mov(Reg::R0, 0);
-    asm.exit();
-    Some(asm.finish(EMIT))
+    emit.bind(out);
+    emit.mov(Reg::R0, 0);
+    emit.exit();
+    Some(emit.finish(EMIT))
 }
 
 /// Stores a value in its field.
-fn field(asm: &mut Assembler, member: &Member, number: usize, at: i16, out: Label) {
+fn field(emit: &mut Emitter, member: &Member, number: usize, at: i16, out: Label) {
     let value = 8 * number as i16;
     if member.is_text() && !member.is_dynamic() {
-        let read = asm.label();
+        let read = emit.label();
         for word in 0..TEXT_SIZE as i16 / 8 {
-            asm.store(Width::D, RECORD, at + 8 * word, 0);
+            emit.store(Width::D, RECORD, at + 8 * word, 0);
         }
-        asm.address(Reg::R1, RECORD, i32::from(at));
-        asm.mov(Reg::R2, TEXT_SIZE as i32);
-        asm.load(Width::D, Reg::R3, VALUES, value);
-        asm.call(Helper::ProbeReadKernelStr);
-        asm.jump_if(Cond::SGe, Reg::R0, 0, read);
-        asm.constant(Reg::R1, u64::from_ne_bytes(FAULT));
-        asm.store(Width::D, RECORD, at, Reg::R1);
-        asm.bind(read);
+        emit.address(Reg::R1, RECORD, i32::from(at));
+        emit.mov(Reg::R2, TEXT_SIZE as i32);
+        emit.load(Width::D, Reg::R3, VALUES, value);
+        emit.call(Helper::ProbeReadKernelStr);
+        emit.jump_if(Cond::SGe, Reg::R0, 0, read);
+        emit.constant(Reg::R1, u64::from_ne_bytes(FAULT));
+        emit.store(Width::D, RECORD, at, Reg::R1);
+        emit.bind(read);
     } else if member.is_text() {
-        let read = asm.label();
-        asm.jump_if(Cond::Gt, END, MAX_PAYLOAD as i32 - DATA_MAX, out);
-        data(asm);
-        asm.mov(Reg::R2, DATA_MAX);
-        asm.load(Width::D, Reg::R3, VALUES, value);
-        asm.call(Helper::ProbeReadKernelStr);
-        asm.jump_if(Cond::SGt, Reg::R0, 0, read);
-        data(asm);
-        asm.constant(Reg::R2, u64::from_ne_bytes(FAULT));
-        asm.store(Width::D, Reg::R1, 0, Reg::R2);
-        asm.mov(Reg::R0, FAULT.len() as i32);
-        asm.bind(read);
-        appended(asm, at, out);
+        let read = emit.label();
+        emit.jump_if(Cond::Gt, END, MAX_PAYLOAD as i32 - DATA_MAX, out);
+        data(emit);
+        emit.mov(Reg::R2, DATA_MAX);
+        emit.load(Width::D, Reg::R3, VALUES, value);
+        emit.call(Helper::ProbeReadKernelStr);
+        emit.jump_if(Cond::SGt, Reg::R0, 0, read);
+        data(emit);
+        emit.constant(Reg::R2, u64::from_ne_bytes(FAULT));
+        emit.store(Width::D, Reg::R1, 0, Reg::R2);
+        emit.mov(Reg::R0, FAULT.len() as i32);
+        emit.bind(read);
+        appended(emit, at, out);
     } else if member.is_stack() {
-        let fits = asm.label();
-        asm.jump_if(Cond::Gt, END, MAX_PAYLOAD as i32 - DATA_MAX, out);
-        asm.address(Reg::R1, Reg::R10, -16);
-        asm.mov(Reg::R2, 8);
-        asm.load(Width::D, Reg::R3, VALUES, value);
-        asm.call(Helper::ProbeReadKernel);
-        asm.load(Width::D, Reg::R2, Reg::R10, -16);
-        asm.jump_if(Cond::Lt, Reg::R2, DATA_MAX / 8, fits);
-        asm.mov(Reg::R2, DATA_MAX / 8 - 1);
-        asm.bind(fits);
+        emit.jump_if(Cond::Gt, END, MAX_PAYLOAD as i32 - DATA_MAX, out);
+        emit.load(Width::D, Reg::R3, VALUES, value);
+        emit.read_kernel((Reg::R10, DEPTH), 8);
+        emit.load(Width::D, Reg::R2, Reg::R10, DEPTH);
+        emit.limit(Reg::R2, DATA_MAX as usize / 8 - 1);
         // The copy includes the word with the number of addresses.
-        asm.alu(Alu::Add, Reg::R2, 1);
-        asm.alu(Alu::Lsh, Reg::R2, 3);
-        asm.store(Width::D, Reg::R10, -24, Reg::R2);
-        data(asm);
-        asm.load(Width::D, Reg::R3, VALUES, value);
-        asm.call(Helper::ProbeReadKernel);
-        asm.load(Width::D, Reg::R0, Reg::R10, -24);
-        appended(asm, at, out);
+        emit.alu(Alu::Add, Reg::R2, 1);
+        emit.alu(Alu::Lsh, Reg::R2, 3);
+        emit.store(Width::D, Reg::R10, DEPTH, Reg::R2);
+        data(emit);
+        emit.load(Width::D, Reg::R3, VALUES, value);
+        emit.call(Helper::ProbeReadKernel);
+        emit.load(Width::D, Reg::R0, Reg::R10, DEPTH);
+        appended(emit, at, out);
     } else {
-        asm.load(Width::D, Reg::R0, VALUES, value);
-        match member.size() {
-            8 => {}
-            4 => asm.alu32(Alu::Mov, Reg::R0, Reg::R0),
-            size => asm.alu(Alu::And, Reg::R0, (1 << (8 * size)) - 1),
-        }
-        asm.store(Width::D, RECORD, at, Reg::R0);
+        emit.load(Width::D, Reg::R0, VALUES, value);
+        emit.truncate(member.size());
+        emit.store(Width::D, RECORD, at, Reg::R0);
     }
 }
 
 /// R1 = address of the end of the record's data.
-fn data(asm: &mut Assembler) {
-    asm.mov(Reg::R1, RECORD);
-    asm.alu(Alu::Add, Reg::R1, END);
+fn data(emit: &mut Emitter) {
+    emit.mov(Reg::R1, RECORD);
+    emit.alu(Alu::Add, Reg::R1, END);
 }
 
 /// Stores at `at` the location of the R0 bytes that were appended to the record.
-fn appended(asm: &mut Assembler, at: i16, out: Label) {
-    asm.jump_if(Cond::Gt, Reg::R0, DATA_MAX, out);
-    asm.mov(Reg::R1, Reg::R0);
-    asm.alu(Alu::Lsh, Reg::R1, 16);
-    asm.alu(Alu::Or, Reg::R1, END);
-    asm.store(Width::D, RECORD, at, Reg::R1);
-    asm.alu(Alu::Add, END, Reg::R0);
+fn appended(emit: &mut Emitter, at: i16, out: Label) {
+    emit.jump_if(Cond::Gt, Reg::R0, DATA_MAX, out);
+    emit.mov(Reg::R1, Reg::R0);
+    emit.alu(Alu::Lsh, Reg::R1, 16);
+    emit.alu(Alu::Or, Reg::R1, END);
+    emit.store(Width::D, RECORD, at, Reg::R1);
+    emit.alu(Alu::Add, END, Reg::R0);
 }
 
 #[cfg(test)]

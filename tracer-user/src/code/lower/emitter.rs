@@ -5,8 +5,13 @@
 //! arguments where they arrive and needs no prologue. The function's [`Uses`] are known only at its end. It is
 //! therefore lowered twice: the first pass collects the uses, the second pass starts from them.
 
-use super::facts::{Fact, Facts};
-use crate::code::asm::{Alu, Assembler, Atomic, Cond, Function, Helper, Label, MapRef, Operand, Reg, Width};
+use std::ops::{Deref, DerefMut};
+
+use super::facts::Facts;
+use crate::code::asm::{Alu, Assembler, Cond, Function, Helper, Label, MapRef, Operand, Reg, Width};
+
+/// Bytes of a task's name: `TASK_COMM_LEN`, include/linux/sched.h.
+pub(super) const COMM_SIZE: usize = 16;
 
 /// Arguments and calls that a function uses.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,22 +28,38 @@ pub(super) struct Uses {
     pub(super) searches: usize,
 }
 
-/// Emits one function.
+/// Emits one function. It is an [`Assembler`] with its own labels, jumps and calls, which keep the uses and the facts.
 pub(super) struct Emitter {
     asm: Assembler,
     /// From the first pass; completed by each pass.
-    uses: Uses,
-    ctx: Reg,
-    common: Reg,
+    pub(super) uses: Uses,
+    pub(super) facts: Facts,
+    /// Register of the context.
+    pub(super) ctx: Reg,
+    /// Register of the common word.
+    pub(super) common: Reg,
     /// Bytes of the stack frame that are allocated, from the top down.
     frame: i32,
-    facts: Facts,
+}
+
+impl Deref for Emitter {
+    type Target = Assembler;
+
+    fn deref(&self) -> &Assembler {
+        &self.asm
+    }
+}
+
+impl DerefMut for Emitter {
+    fn deref_mut(&mut self) -> &mut Assembler {
+        &mut self.asm
+    }
 }
 
 impl Emitter {
     pub(super) fn new(uses: Uses) -> Self {
         let (ctx, common) = if uses.calls { (Reg::R6, Reg::R8) } else { (Reg::R1, Reg::R3) };
-        Self { asm: Assembler::new(), uses, ctx, common, frame: 0, facts: Facts::default() }
+        Self { asm: Assembler::new(), uses, facts: Facts::default(), ctx, common, frame: 0 }
     }
 
     /// For a function that calls helpers and needs only one pass.
@@ -63,33 +84,10 @@ impl Emitter {
         self.asm.finish(name)
     }
 
-    pub(super) fn uses(&self) -> Uses {
-        self.uses
-    }
-
     /// Scratch memory is always in R7, which calls preserve.
     pub(super) fn use_scratch(&mut self) {
         self.uses.scratch = true;
         self.uses.calls = true;
-    }
-
-    pub(super) fn use_common(&mut self) {
-        self.uses.common = true;
-    }
-
-    /// Notes that flags or preempt count are read, if `read`.
-    pub(super) fn use_flags(&mut self, read: bool) {
-        self.uses.flags |= read;
-    }
-
-    /// Register of the context.
-    pub(super) fn ctx(&self) -> Reg {
-        self.ctx
-    }
-
-    /// Register of the common word.
-    pub(super) fn common(&self) -> Reg {
-        self.common
     }
 
     /// Allocates `size` bytes of the stack at an address that is a multiple of 8; returns the offset from R10.
@@ -104,20 +102,15 @@ impl Emitter {
         (phase as i32 - self.frame) as i16
     }
 
-    pub(super) fn has(&self, fact: Fact) -> bool {
-        self.facts.has(fact)
-    }
-
-    pub(super) fn facts(&mut self) -> &mut Facts {
-        &mut self.facts
-    }
-
-    pub(super) fn label(&mut self) -> Label {
-        self.asm.label()
+    /// Allocates a word of the stack and stores a value there; returns its offset from R10.
+    pub(super) fn save(&mut self, value: impl Into<Operand>) -> i16 {
+        let slot = self.alloc(8);
+        self.store(Width::D, Reg::R10, slot, value);
+        slot
     }
 
     pub(super) fn labels<const N: usize>(&mut self) -> [Label; N] {
-        std::array::from_fn(|_| self.asm.label())
+        std::array::from_fn(|_| self.label())
     }
 
     /// Binds a label to the next instruction.
@@ -153,63 +146,78 @@ impl Emitter {
         self.asm.call(helper);
     }
 
-    pub(super) fn call_function(&mut self, name: impl Into<String>) {
-        self.asm.call_function(name);
+    /// `dst` = bytes of the context.
+    pub(super) fn load_context(&mut self, width: Width, dst: Reg, off: usize) {
+        self.asm.load(width, dst, self.ctx, off as i16);
     }
 
-    pub(super) fn exit(&mut self) {
-        self.asm.exit();
+    /// `dst` = address of the context plus an offset.
+    pub(super) fn context_address(&mut self, dst: Reg, off: usize) {
+        self.asm.address(dst, self.ctx, off as i32);
     }
 
-    pub(super) fn note(&mut self, text: impl Into<String>) {
-        self.asm.note(text);
+    /// Copies `size` bytes of kernel memory from R3; R0 is 0 on success.
+    pub(super) fn read_kernel(&mut self, (to, off): (Reg, i16), size: impl Into<Operand>) {
+        self.address(Reg::R1, to, i32::from(off));
+        self.mov(Reg::R2, size);
+        self.call(Helper::ProbeReadKernel);
     }
 
-    pub(super) fn load(&mut self, width: Width, dst: Reg, src: Reg, off: i16) {
-        self.asm.load(width, dst, src, off);
+    /// Copies the name of the current task, [`COMM_SIZE`] bytes.
+    pub(super) fn read_comm(&mut self, (to, off): (Reg, i16)) {
+        self.address(Reg::R1, to, i32::from(off));
+        self.mov(Reg::R2, COMM_SIZE as i32);
+        self.call(Helper::GetCurrentComm);
     }
 
-    pub(super) fn store(&mut self, width: Width, dst: Reg, off: i16, value: impl Into<Operand>) {
-        self.asm.store(width, dst, off, value);
+    /// R0 = address of a map's value for the key on the stack, or 0.
+    pub(super) fn look_up(&mut self, map: MapRef, key: i16) {
+        self.map(Reg::R1, map);
+        self.address(Reg::R2, Reg::R10, i32::from(key));
+        self.call(Helper::MapLookupElem);
     }
 
-    pub(super) fn atomic(&mut self, width: Width, op: Atomic, dst: Reg, off: i16, value: Reg) {
-        self.asm.atomic(width, op, dst, off, value);
+    /// Copies `size` bytes, a multiple of 8, through R1.
+    pub(super) fn copy_words(&mut self, (to, to_off): (Reg, i16), (from, from_off): (Reg, i16), size: usize) {
+        for word in (0..size as i16).step_by(8) {
+            self.load(Width::D, Reg::R1, from, from_off + word);
+            self.store(Width::D, to, to_off + word, Reg::R1);
+        }
     }
 
-    pub(super) fn alu(&mut self, op: Alu, dst: Reg, value: impl Into<Operand>) {
-        self.asm.alu(op, dst, value);
+    /// `reg` = the smaller of `reg` and `max`, unsigned.
+    pub(super) fn limit(&mut self, reg: Reg, max: usize) {
+        let fits = self.label();
+        self.jump_if(Cond::Le, reg, max as i32, fits);
+        self.mov(reg, max as i32);
+        self.bind(fits);
     }
 
-    pub(super) fn alu32(&mut self, op: Alu, dst: Reg, value: impl Into<Operand>) {
-        self.asm.alu32(op, dst, value);
+    /// Jumps to `out` if R0, the result of `bpf_get_current_pid_tgid`, is of this process.
+    pub(super) fn leave_process(&mut self, process: Option<u32>, out: Label) {
+        if let Some(process) = process {
+            self.mov(Reg::R1, Reg::R0);
+            self.alu(Alu::Rsh, Reg::R1, 32);
+            self.jump_if(Cond::Eq, Reg::R1, process.cast_signed(), out);
+        }
     }
 
-    pub(super) fn mov(&mut self, dst: Reg, value: impl Into<Operand>) {
-        self.asm.mov(dst, value);
+    /// Extends the sign of a number of `size` bytes.
+    pub(super) fn extend_sign(&mut self, reg: Reg, size: usize) {
+        if size < 8 {
+            let above = 64 - 8 * size as i32;
+            self.alu(Alu::Lsh, reg, above);
+            self.alu(Alu::Arsh, reg, above);
+        }
     }
 
-    pub(super) fn constant(&mut self, dst: Reg, value: u64) {
-        self.asm.constant(dst, value);
-    }
-
-    /// `dst = reg + off`
-    pub(super) fn address(&mut self, dst: Reg, reg: Reg, off: i32) {
-        self.asm.address(dst, reg, off);
-    }
-
-    /// `dst = address of the function`
-    pub(super) fn function(&mut self, dst: Reg, name: impl Into<String>) {
-        self.asm.function(dst, name);
-    }
-
-    pub(super) fn map(&mut self, dst: Reg, map: MapRef) {
-        self.asm.map(dst, map);
-    }
-
-    /// `dst = address of the map's first value`
-    pub(super) fn map_value(&mut self, dst: Reg, map: MapRef) {
-        self.asm.map_value(dst, map);
+    /// The number as an operand, in R5 if it is too wide for an immediate.
+    pub(super) fn operand(&mut self, number: u64) -> Operand {
+        if let Ok(imm) = i32::try_from(number.cast_signed()) {
+            return Operand::Imm(imm);
+        }
+        self.constant(Reg::R5, number);
+        Operand::Reg(Reg::R5)
     }
 
     /// Zero-extends R0 from a width.

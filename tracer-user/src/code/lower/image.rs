@@ -21,38 +21,33 @@ pub(super) const IMAGE_MAX: usize = 128;
 /// short and the values are aligned numbers, otherwise in the record's place.
 pub(super) fn image(emit: &mut Emitter, plan: &ProbePlan, filter: &Filter) -> Result<(), LowerError> {
     let read = ReadBytes::by(filter);
-    emit.use_flags(read.has(2, 4));
-    if is_short(plan, &read) {
-        return short_image(emit, plan, &read);
-    }
-    let into = RECORD_AREA as i32;
-    emit.use_scratch();
-    emit.note("the fields that the filter reads");
-    emit.alu(Alu::Add, Reg::R7, -into);
-    // The common word is stored there, because fetching overwrites R8.
-    emit.store(Width::D, Reg::R7, 0, Reg::R8);
-    fetch_all(emit, plan, false, |start, end| read.has(start, end))?;
-    emit.mov(Reg::R6, Reg::R7);
-    emit.alu(Alu::Add, Reg::R7, into);
-    Ok(())
+    let short = is_short(plan, &read).then_some(plan.fixed);
+    build(emit, &read, short, |emit| fetch_all(emit, plan, false, |start, end| read.has(start, end)))
 }
 
-fn short_image(emit: &mut Emitter, plan: &ProbePlan, read: &ReadBytes) -> Result<(), LowerError> {
-    on_stack(emit, plan.fixed, |emit| fetch_all(emit, plan, false, |start, end| read.has(start, end)))
-}
-
-/// Makes `size` bytes of the stack the context: the common word, then the values that `fill` stores at R7.
-pub(super) fn on_stack(
+/// Makes the common word and the values that `fill` stores at R7 the context. They are in the record's place, or on the
+/// stack if `short` is their size.
+pub(super) fn build(
     emit: &mut Emitter,
-    size: usize,
+    read: &ReadBytes,
+    short: Option<usize>,
     fill: impl FnOnce(&mut Emitter) -> Result<(), LowerError>,
 ) -> Result<(), LowerError> {
+    emit.uses.flags |= read.has(2, 4);
     emit.note("the fields that the filter reads");
+    let Some(size) = short else {
+        let into = RECORD_AREA as i32;
+        emit.use_scratch();
+        emit.alu(Alu::Add, Reg::R7, -into);
+        // The common word is stored there, because fetching overwrites R8.
+        emit.store(Width::D, Reg::R7, 0, Reg::R8);
+        fill(emit)?;
+        emit.mov(Reg::R6, Reg::R7);
+        emit.alu(Alu::Add, Reg::R7, into);
+        return Ok(());
+    };
     let image = emit.alloc(size);
-    let memory = emit.uses().scratch.then(|| emit.alloc(8));
-    if let Some(memory) = memory {
-        emit.store(Width::D, Reg::R10, memory, Reg::R7);
-    }
+    let memory = emit.uses.scratch.then(|| emit.save(Reg::R7));
     emit.address(Reg::R7, Reg::R10, i32::from(image));
     emit.store(Width::D, Reg::R7, 0, Reg::R8);
     fill(emit)?;
@@ -94,10 +89,7 @@ impl ReadBytes {
     }
 
     pub(super) fn has(&self, start: usize, end: usize) -> bool {
-        match &self.0 {
-            Some(places) => places.iter().any(|(from, to)| *from < end && start < *to),
-            None => true,
-        }
+        self.0.as_ref().is_none_or(|places| places.iter().any(|(from, to)| *from < end && start < *to))
     }
 
     /// The range from the first to the last of these bytes after the common fields, if there are any.

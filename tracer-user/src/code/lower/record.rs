@@ -5,12 +5,17 @@ use tracer_abi::{COMMON_SIZE, INJECT_LENGTH, MAX_PAYLOAD};
 use super::{
     emitter::{Emitter, Uses},
     output::{Code, LowerError, Needs},
+    probe::fetch_record,
+    user_record,
     values::Values,
 };
 use crate::{
     code::asm::{Alu, Cond, Helper, Reg, Width},
     event::{Field, Format},
-    plan::source::{FieldSource, ProgramContext, Source},
+    plan::{
+        probe::ProbePlan,
+        source::{FieldSource, ProgramContext, Source},
+    },
 };
 
 /// Fixed records up to this many bytes are copied word by word; for longer ones, one helper call is cheaper.
@@ -23,14 +28,55 @@ const ALIGNMENT: usize = 4;
 /// # Errors
 /// If the record has data after its fields that the hook does not provide, or is too long.
 pub fn record(format: &Format, context: &ProgramContext) -> Result<Code, LowerError> {
-    if let ProgramContext::Probe(plan) = context {
-        return super::probe::record(plan);
+    match context {
+        ProgramContext::Probe(plan) => probe_record(plan),
+        ProgramContext::UserRecord(record) => {
+            let size = struct_size(format).next_multiple_of(ALIGNMENT);
+            packed(usize::from(record.fixed), size, |emit| Ok(user_record::copy(emit, *record)))
+        }
+        _ => {
+            let (_, uses) = lower_record(format, context, Uses::default())?;
+            Ok(lower_record(format, context, uses)?.0)
+        }
     }
-    if let ProgramContext::UserRecord(record) = context {
-        return super::user_record::record(*record, struct_size(format).next_multiple_of(ALIGNMENT));
+}
+
+/// Lowers a dynamic event's record to `tracer_record`.
+pub(super) fn probe_record(plan: &ProbePlan) -> Result<Code, LowerError> {
+    packed(plan.fixed, plan.fixed.next_multiple_of(ALIGNMENT), |emit| fetch_record(emit, plan))
+}
+
+/// Lowers a record that ends with its last value, and zeroes up to the alignment. `fill` stores the values at R7 and
+/// returns the register with their length, if it varies; otherwise they have `fixed` bytes.
+fn packed(
+    fixed: usize,
+    size: usize,
+    fill: impl FnOnce(&mut Emitter) -> Result<Option<Reg>, LowerError>,
+) -> Result<Code, LowerError> {
+    if size > MAX_PAYLOAD {
+        return Err(LowerError::RecordSize(size));
     }
-    let (_, uses) = lower_record(format, context, Uses::default())?;
-    Ok(lower_record(format, context, uses)?.0)
+    let mut emit = Emitter::with_calls();
+    emit.mov(Reg::R6, Reg::R1);
+    emit.mov(Reg::R7, Reg::R2);
+    let length = fill(&mut emit)?;
+    if let Some(length) = length {
+        emit.mov(Reg::R1, Reg::R7);
+        emit.alu(Alu::Add, Reg::R1, length);
+        for byte in 0..ALIGNMENT as i16 - 1 {
+            emit.store(Width::B, Reg::R1, byte, 0);
+        }
+        emit.address(Reg::R0, length, ALIGNMENT as i32 - 1);
+        emit.alu(Alu::And, Reg::R0, -(ALIGNMENT as i32));
+    } else {
+        for byte in fixed..size {
+            emit.store(Width::B, Reg::R7, byte as i16, 0);
+        }
+        emit.mov(Reg::R0, size as i32);
+    }
+    emit.exit();
+    let functions = vec![emit.finish(tracer_abi::RECORD)];
+    Ok(Code { functions, needs: Needs::default(), size: length.is_none().then_some(size) })
 }
 
 fn lower_record(format: &Format, context: &ProgramContext, uses: Uses) -> Result<(Code, Uses), LowerError> {
@@ -45,39 +91,22 @@ fn lower_record(format: &Format, context: &ProgramContext, uses: Uses) -> Result
         emit.mov(Reg::R7, Reg::R2);
     }
     let varies = format.is_variable() || (*context == ProgramContext::Inject && format.is_open());
-    let fixed = match (context, varies) {
-        (ProgramContext::RawTracepoint(_), true) => return Err(LowerError::NoData),
-        (ProgramContext::RawTracepoint(fields), false) => {
-            gather(&mut emit, context, fields, size, payload)?;
-            Some(size)
-        }
-        (
-            ProgramContext::Tracepoint
-            | ProgramContext::Inject
-            | ProgramContext::Probe(_)
-            | ProgramContext::UserRecord(_),
-            false,
-        ) => {
-            copy_fixed(&mut emit, format.fixed_size(), size, payload);
-            Some(size)
-        }
-        (ProgramContext::Tracepoint | ProgramContext::Probe(_) | ProgramContext::UserRecord(_), true) => {
-            copy_variable(&mut emit, format, payload);
-            None
-        }
+    match context {
+        ProgramContext::RawTracepoint(_) if varies => return Err(LowerError::NoData),
+        ProgramContext::RawTracepoint(fields) => gather(&mut emit, context, fields, size, payload)?,
         // The record's writer gives its length.
-        (ProgramContext::Inject, true) => {
-            copy_written(&mut emit, size, payload);
-            None
-        }
-    };
-    if let Some(size) = fixed {
+        ProgramContext::Inject if varies => copy_written(&mut emit, size, payload),
+        _ if varies => copy_variable(&mut emit, format, payload),
+        _ => copy_fixed(&mut emit, format.fixed_size(), size, payload),
+    }
+    let size = (!varies).then_some(size);
+    if let Some(size) = size {
         emit.mov(Reg::R0, size as i32);
     }
     emit.exit();
-    let uses = emit.uses();
+    let uses = emit.uses;
     let functions = vec![emit.finish(tracer_abi::RECORD)];
-    Ok((Code { functions, needs: Needs::default(), size: fixed }, uses))
+    Ok((Code { functions, needs: Needs::default(), size }, uses))
 }
 
 /// Bytes of the C struct of the record's fixed part: its fields, padded to the strictest alignment.
@@ -102,13 +131,11 @@ fn alignment(field: &Field) -> usize {
 fn copy_fixed(emit: &mut Emitter, fields: usize, size: usize, payload: Reg) {
     emit.note(format!("copy bytes {COMMON_SIZE} to {fields}"));
     if fields > COPY_MAX {
-        emit.address(Reg::R1, payload, COMMON_SIZE as i32);
-        emit.mov(Reg::R2, (fields - COMMON_SIZE) as i32);
-        emit.address(Reg::R3, emit.ctx(), COMMON_SIZE as i32);
-        emit.call(Helper::ProbeReadKernel);
+        emit.context_address(Reg::R3, COMMON_SIZE);
+        emit.read_kernel((payload, COMMON_SIZE as i16), (fields - COMMON_SIZE) as i32);
     } else {
         for (offset, width) in words(COMMON_SIZE, fields) {
-            emit.load(width, Reg::R0, emit.ctx(), offset as i16);
+            emit.load_context(width, Reg::R0, offset);
             emit.store(width, payload, offset as i16, Reg::R0);
         }
     }
@@ -123,7 +150,7 @@ fn copy_variable(emit: &mut Emitter, format: &Format, payload: Reg) {
     for field in format.fields.iter().filter(|field| field.is_data_loc() || field.is_rel_loc()) {
         emit.note(format!("end of {}", field.name));
         let longest = emit.label();
-        emit.load(Width::W, Reg::R0, emit.ctx(), field.offset as i16);
+        emit.load_context(Width::W, Reg::R0, field.offset);
         emit.mov(Reg::R5, Reg::R0);
         emit.alu(Alu::Rsh, Reg::R5, 16);
         emit.alu(Alu::And, Reg::R0, 0xffff);
@@ -144,7 +171,7 @@ fn copy_variable(emit: &mut Emitter, format: &Format, payload: Reg) {
 fn copy_written(emit: &mut Emitter, fixed: usize, payload: Reg) {
     emit.note("the writer's length");
     let longer = emit.label();
-    emit.load(Width::W, Reg::R9, emit.ctx(), INJECT_LENGTH as i16);
+    emit.load_context(Width::W, Reg::R9, INJECT_LENGTH);
     emit.jump_if(Cond::Ge, Reg::R9, fixed as i32, longer);
     emit.mov(Reg::R9, fixed as i32);
     emit.bind(longer);
@@ -155,16 +182,13 @@ fn copy_written(emit: &mut Emitter, fixed: usize, payload: Reg) {
 fn copy_whole(emit: &mut Emitter, more: usize, payload: Reg) {
     emit.alu(Alu::Add, Reg::R9, (more + ALIGNMENT - 1) as i32);
     emit.alu(Alu::And, Reg::R9, -(ALIGNMENT as i32));
-    let fits = emit.label();
-    emit.jump_if(Cond::Le, Reg::R9, MAX_PAYLOAD as i32, fits);
-    emit.mov(Reg::R9, MAX_PAYLOAD as i32);
-    emit.bind(fits);
+    emit.limit(Reg::R9, MAX_PAYLOAD);
     emit.mov(Reg::R2, Reg::R9);
     emit.alu(Alu::Sub, Reg::R2, COMMON_SIZE as i32);
     // Changes nothing; older verifiers do not see that the length exceeds the common fields.
     emit.alu(Alu::And, Reg::R2, MAX_PAYLOAD as i32 - 1);
     emit.address(Reg::R1, payload, COMMON_SIZE as i32);
-    emit.address(Reg::R3, emit.ctx(), COMMON_SIZE as i32);
+    emit.context_address(Reg::R3, COMMON_SIZE);
     emit.call(Helper::ProbeReadKernel);
     emit.mov(Reg::R0, Reg::R9);
 }
@@ -195,10 +219,8 @@ fn gather(
         if run.direct {
             let Source::Memory { arg, path } = &fields[run.first].source else { continue };
             let Some((last, prefix)) = path.split_last() else { continue };
-            values.pointer(emit, Reg::R3, *arg, prefix, *last);
-            emit.address(Reg::R1, payload, start as i32);
-            emit.mov(Reg::R2, (end - start) as i32);
-            emit.call(Helper::ProbeReadKernel);
+            values.memory.pointer(emit, Reg::R3, *arg, prefix, *last);
+            emit.read_kernel((payload, start as i16), (end - start) as i32);
         } else {
             for field in &fields[run.first..run.end] {
                 gather_field(emit, &mut values, field, payload)?;
@@ -218,7 +240,7 @@ fn gather_field(
     let (offset, size) = (usize::from(field.offset), usize::from(field.size));
     match &field.source {
         Source::Memory { arg, path } => {
-            let slot = values.slot(emit, *arg, path, 0, size);
+            let slot = values.memory.slot(emit, *arg, path, 0, size);
             for (at, width) in stack_words(i32::from(slot), size) {
                 emit.load(width, Reg::R0, Reg::R10, slot + at as i16);
                 emit.store(width, payload, (offset + at) as i16, Reg::R0);

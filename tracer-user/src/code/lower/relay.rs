@@ -9,9 +9,9 @@ use tracer_abi::{
     FILTER, INJECT_COMM, INJECT_CPU, INJECT_LENGTH, INJECT_SIZE, MAX_PAYLOAD, RECORD, RECORD_AREA,
 };
 
-use super::{filter::filter, output::LowerError, record::record};
+use super::{emitter::Emitter, filter::filter, output::LowerError, record::record};
 use crate::{
-    code::asm::{Alu, Assembler, Atomic, Cond, Function, Helper, MapRef, Reg, Width},
+    code::asm::{Alu, Atomic, Cond, Function, Helper, MapRef, Reg, Width},
     event::Format,
     plan::{filter::Filter, source::ProgramContext},
 };
@@ -60,115 +60,92 @@ pub fn relay(request: &Request<'_>, parts: &[&str]) -> Result<Vec<Function>, Low
         }
         _ => None,
     };
-    let mut asm = Assembler::new();
-    let (out, free) = (asm.label(), asm.label());
+    let mut emit = Emitter::with_calls();
+    let [out, free, taken] = emit.labels();
     // R6: the source of the record; R7: the hook's context; R8: the record.
-    asm.mov(Reg::R6, Reg::R1);
-    asm.mov(Reg::R7, if request.is_part { Reg::R2 } else { Reg::R1 });
+    emit.mov(Reg::R6, Reg::R1);
+    emit.mov(Reg::R7, if request.is_part { Reg::R2 } else { Reg::R1 });
     if request.is_injected {
-        asm.load(Width::W, Reg::R0, Reg::R6, 4);
+        emit.load(Width::W, Reg::R0, Reg::R6, 4);
     } else {
-        asm.call(Helper::GetCurrentPidTgid);
+        emit.call(Helper::GetCurrentPidTgid);
     }
-    if let Some(process) = request.but_process {
-        asm.mov(Reg::R1, Reg::R0);
-        asm.alu(Alu::Rsh, Reg::R1, 32);
-        asm.jump_if(Cond::Eq, Reg::R1, process.cast_signed(), out);
-    }
-    asm.alu(Alu::Lsh, Reg::R0, 32);
-    asm.alu(Alu::Or, Reg::R0, i32::from(request.format.id));
-    asm.store(Width::D, Reg::R10, COMMON, Reg::R0);
-    asm.call(Helper::GetSmpProcessorId);
-    asm.mov(Reg::R9, Reg::R0);
-    asm.alu(Alu::Mul, Reg::R0, ROWS as i32);
-    asm.store(Width::W, Reg::R10, ROW, Reg::R0);
-    let taken = asm.label();
+    emit.leave_process(request.but_process, out);
+    emit.alu(Alu::Lsh, Reg::R0, 32);
+    emit.alu(Alu::Or, Reg::R0, i32::from(request.format.id));
+    emit.store(Width::D, Reg::R10, COMMON, Reg::R0);
+    emit.call(Helper::GetSmpProcessorId);
+    emit.mov(Reg::R9, Reg::R0);
+    emit.alu(Alu::Mul, Reg::R0, ROWS as i32);
+    emit.store(Width::W, Reg::R10, ROW, Reg::R0);
     for row in 0..if request.nests { ROWS } else { 1 } {
-        let next = asm.label();
+        let next = emit.label();
         if row > 0 {
-            asm.load(Width::W, Reg::R0, Reg::R10, ROW);
-            asm.alu(Alu::Add, Reg::R0, 1);
-            asm.store(Width::W, Reg::R10, ROW, Reg::R0);
+            emit.load(Width::W, Reg::R0, Reg::R10, ROW);
+            emit.alu(Alu::Add, Reg::R0, 1);
+            emit.store(Width::W, Reg::R10, ROW, Reg::R0);
         }
-        look_up(&mut asm, MapRef::RelayArea);
-        asm.jump_if(Cond::Eq, Reg::R0, 0, out);
-        asm.mov(Reg::R8, Reg::R0);
+        emit.look_up(MapRef::RelayArea, ROW);
+        emit.jump_if(Cond::Eq, Reg::R0, 0, out);
+        emit.mov(Reg::R8, Reg::R0);
         if request.nests {
-            asm.mov(Reg::R1, 1);
-            asm.atomic(Width::D, Atomic::Exchange, Reg::R8, INJECT_SIZE as i16, Reg::R1);
-            asm.jump_if(Cond::Ne, Reg::R1, 0, next);
+            emit.mov(Reg::R1, 1);
+            emit.atomic(Width::D, Atomic::Exchange, Reg::R8, INJECT_SIZE as i16, Reg::R1);
+            emit.jump_if(Cond::Ne, Reg::R1, 0, next);
         }
-        asm.jump(taken);
-        asm.bind(next);
+        emit.jump(taken);
+        emit.bind(next);
     }
-    asm.jump(out);
-    asm.bind(taken);
-    asm.load(Width::D, Reg::R0, Reg::R10, COMMON);
-    asm.store(Width::D, Reg::R8, 0, Reg::R0);
+    emit.jump(out);
+    emit.bind(taken);
+    emit.load(Width::D, Reg::R0, Reg::R10, COMMON);
+    emit.store(Width::D, Reg::R8, 0, Reg::R0);
     if request.is_injected {
-        for word in (0..24).step_by(8) {
-            let at = INJECT_LENGTH as i16 + word;
-            asm.load(Width::D, Reg::R0, Reg::R6, at);
-            asm.store(Width::D, Reg::R8, at, Reg::R0);
-        }
+        let at = INJECT_LENGTH as i16;
+        emit.copy_words((Reg::R8, at), (Reg::R6, at), 24);
     } else {
-        asm.store(Width::W, Reg::R8, INJECT_CPU as i16, Reg::R9);
-        asm.address(Reg::R1, Reg::R8, INJECT_COMM as i32);
-        asm.mov(Reg::R2, 16);
-        asm.call(Helper::GetCurrentComm);
+        emit.store(Width::W, Reg::R8, INJECT_CPU as i16, Reg::R9);
+        emit.read_comm((Reg::R8, INJECT_COMM as i16));
     }
     if code.size.is_none() || when.is_some() {
-        look_up(&mut asm, MapRef::RelayScratch);
-        asm.jump_if(Cond::Eq, Reg::R0, 0, free);
-        asm.mov(Reg::R9, Reg::R0);
+        emit.look_up(MapRef::RelayScratch, ROW);
+        emit.jump_if(Cond::Eq, Reg::R0, 0, free);
+        emit.mov(Reg::R9, Reg::R0);
     }
     if when.is_some() {
-        asm.mov(Reg::R1, Reg::R6);
-        asm.address(Reg::R2, Reg::R9, RECORD_AREA as i32);
-        asm.load(Width::D, Reg::R3, Reg::R10, COMMON);
-        asm.call_function(FILTER);
-        asm.jump_if(Cond::Eq, Reg::R0, 0, free);
+        emit.mov(Reg::R1, Reg::R6);
+        emit.address(Reg::R2, Reg::R9, RECORD_AREA as i32);
+        emit.load(Width::D, Reg::R3, Reg::R10, COMMON);
+        emit.call_function(FILTER);
+        emit.jump_if(Cond::Eq, Reg::R0, 0, free);
     }
-    asm.mov(Reg::R1, Reg::R6);
-    if code.size.is_some() {
-        asm.mov(Reg::R2, Reg::R8);
-        asm.call_function(RECORD);
-    } else {
-        asm.mov(Reg::R2, Reg::R9);
-        asm.call_function(RECORD);
-        let fits = asm.label();
-        asm.mov(Reg::R6, Reg::R0);
-        asm.jump_if(Cond::Le, Reg::R6, MAX_PAYLOAD as i32, fits);
-        asm.mov(Reg::R6, MAX_PAYLOAD as i32);
-        asm.bind(fits);
-        asm.load(Width::D, Reg::R0, Reg::R10, COMMON);
-        asm.store(Width::D, Reg::R9, 0, Reg::R0);
-        asm.mov(Reg::R1, Reg::R8);
-        asm.mov(Reg::R2, Reg::R6);
-        asm.mov(Reg::R3, Reg::R9);
-        asm.call(Helper::ProbeReadKernel);
-        asm.mov(Reg::R0, Reg::R6);
+    emit.mov(Reg::R1, Reg::R6);
+    emit.mov(Reg::R2, if code.size.is_some() { Reg::R8 } else { Reg::R9 });
+    emit.call_function(RECORD);
+    if code.size.is_none() {
+        emit.mov(Reg::R6, Reg::R0);
+        emit.limit(Reg::R6, MAX_PAYLOAD);
+        emit.load(Width::D, Reg::R0, Reg::R10, COMMON);
+        emit.store(Width::D, Reg::R9, 0, Reg::R0);
+        emit.mov(Reg::R1, Reg::R8);
+        emit.mov(Reg::R2, Reg::R6);
+        emit.mov(Reg::R3, Reg::R9);
+        emit.call(Helper::ProbeReadKernel);
+        emit.mov(Reg::R0, Reg::R6);
     }
-    asm.store(Width::W, Reg::R8, INJECT_LENGTH as i16, Reg::R0);
+    emit.store(Width::W, Reg::R8, INJECT_LENGTH as i16, Reg::R0);
     for part in parts {
-        asm.mov(Reg::R1, Reg::R8);
-        asm.mov(Reg::R2, Reg::R7);
-        asm.call_function(*part);
+        emit.mov(Reg::R1, Reg::R8);
+        emit.mov(Reg::R2, Reg::R7);
+        emit.call_function(*part);
     }
-    asm.bind(free);
+    emit.bind(free);
     if request.nests {
-        asm.store(Width::D, Reg::R8, INJECT_SIZE as i16, 0);
+        emit.store(Width::D, Reg::R8, INJECT_SIZE as i16, 0);
     }
-    asm.bind(out);
-    asm.mov(Reg::R0, 0);
-    asm.exit();
+    emit.bind(out);
+    emit.mov(Reg::R0, 0);
+    emit.exit();
     let when = when.into_iter().flat_map(|code| code.functions);
-    Ok(std::iter::once(asm.finish(RELAY)).chain(code.functions).chain(when).collect())
-}
-
-/// R0 = the value of the row in a map.
-fn look_up(asm: &mut Assembler, map: MapRef) {
-    asm.map(Reg::R1, map);
-    asm.address(Reg::R2, Reg::R10, i32::from(ROW));
-    asm.call(Helper::MapLookupElem);
+    Ok(std::iter::once(emit.finish(RELAY)).chain(code.functions).chain(when).collect())
 }

@@ -62,18 +62,10 @@ fn lower(
     let mut lower = FilterLowering::new(Values::for_filter(context, &all), uses);
     emit.prologue();
     let reloads = filtered || matches!(built, Some(Built::Probe(_)));
-    let switches = reloads.then(|| {
-        let slot = emit.alloc(8);
-        emit.store(Width::D, Reg::R10, slot, SWITCHES);
-        slot
-    });
+    let switches = reloads.then(|| emit.save(SWITCHES));
     // The requests to the template, which differ from hit to hit.
     let asks = triggers.iter().any(|trigger| bit(&trigger.action) != 0);
-    let answer = asks.then(|| {
-        let slot = emit.alloc(8);
-        emit.store(Width::D, Reg::R10, slot, 0);
-        slot
-    });
+    let answer = asks.then(|| emit.save(0));
     let end = emit.label();
     if let Some(built) = built {
         lower.build(&mut emit, built, filtered.then_some(&all), end)?;
@@ -128,18 +120,14 @@ fn act(emit: &mut Emitter, trigger: &Trigger, answer: Option<i16>, skip: Label) 
         Action::TraceOff => turn_recording(emit, false, trigger.count, skip),
         Action::Event { slot, enable } => turn_event(emit, *slot, *enable, trigger.count, skip),
         Action::Hists { places, enable } => {
-            if let Some(count) = trigger.count {
-                take(emit, count, skip);
-            }
+            take(emit, trigger.count, skip);
             for place in places {
                 let word = offset_of!(Switches, paused) + 4 * usize::from(*place);
                 emit.store(Width::W, SWITCHES, word as i16, i32::from(!enable));
             }
         }
         Action::Snapshot | Action::StackTrace => {
-            if let Some(count) = trigger.count {
-                take(emit, count, skip);
-            }
+            take(emit, trigger.count, skip);
             if let Some(answer) = answer {
                 emit.load(Width::D, Reg::R0, Reg::R10, answer);
                 emit.alu(Alu::Or, Reg::R0, bit(&trigger.action) as i32);
@@ -155,9 +143,7 @@ fn turn_recording(emit: &mut Emitter, on: bool, count: Option<Count>, skip: Labe
     emit.load(Width::W, Reg::R0, WORD, 0);
     emit.alu(Alu::And, Reg::R0, OFF);
     emit.jump_if(if on { Cond::Eq } else { Cond::Ne }, Reg::R0, 0, skip);
-    if let Some(count) = count {
-        take(emit, count, skip);
-    }
+    take(emit, count, skip);
     let (operation, with) = if on { (Atomic::And, !OFF) } else { (Atomic::Or, OFF) };
     emit.mov(Reg::R0, with);
     emit.atomic(Width::W, operation, WORD, 0, Reg::R0);
@@ -173,20 +159,20 @@ fn turn_event(emit: &mut Emitter, slot: Slot, enable: bool, count: Option<Count>
     emit.address(WORD, SWITCHES, (offset_of!(Switches, soft) + 4 * slot.index()) as i32);
     emit.load(Width::W, Reg::R0, WORD, 0);
     emit.jump_if(Cond::Eq, Reg::R0, wanted, skip);
-    match count {
-        None => emit.store(Width::W, WORD, 0, wanted),
-        Some(count) => {
-            take(emit, count, skip);
-            emit.mov(Reg::R0, wanted);
-            emit.atomic(Width::W, Atomic::Exchange, WORD, 0, Reg::R0);
-            emit.jump32_if(Cond::Ne, Reg::R0, wanted, skip);
-            give_back(emit);
-        }
+    if count.is_none() {
+        emit.store(Width::W, WORD, 0, wanted);
+        return;
     }
+    take(emit, count, skip);
+    emit.mov(Reg::R0, wanted);
+    emit.atomic(Width::W, Atomic::Exchange, WORD, 0, Reg::R0);
+    emit.jump32_if(Cond::Ne, Reg::R0, wanted, skip);
+    give_back(emit);
 }
 
-/// Decrements a count and leaves the count's address in [`COUNT`]; jumps to `skip` if the count is used up.
-fn take(emit: &mut Emitter, count: Count, skip: Label) {
+/// Decrements a count, if there is one, and leaves its address in [`COUNT`]; jumps to `skip` if it is used up.
+fn take(emit: &mut Emitter, count: Option<Count>, skip: Label) {
+    let Some(count) = count else { return };
     let place = offset_of!(Switches, counts) + 8 * usize::from(count.place);
     emit.address(COUNT, SWITCHES, place as i32);
     if count.limited {

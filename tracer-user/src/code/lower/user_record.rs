@@ -8,12 +8,12 @@
 //!
 //! The program's data is untrusted: unreadable bytes become zero, and the length is limited to the largest record.
 
-use tracer_abi::{COMMON_SIZE, MAX_PAYLOAD, RECORD_AREA};
+use tracer_abi::{COMMON_SIZE, MAX_PAYLOAD};
 
 use super::{
     emitter::Emitter,
-    image::{IMAGE_MAX, ReadBytes, on_stack},
-    output::{Code, LowerError, Needs},
+    image::{self, IMAGE_MAX, ReadBytes},
+    output::LowerError,
 };
 use crate::{
     code::asm::{Alu, Cond, Helper, Reg, Width},
@@ -23,66 +23,31 @@ use crate::{
     },
 };
 
-/// The length of a record is a multiple of this.
-const ALIGNMENT: i32 = 4;
-
-/// Lowers the record to `tracer_record`; `size` is the size of a record of fixed length.
-pub(super) fn record(record: UserRecord, size: usize) -> Result<Code, LowerError> {
-    if size > MAX_PAYLOAD {
-        return Err(LowerError::RecordSize(size));
-    }
-    let mut emit = Emitter::with_calls();
-    emit.mov(Reg::R6, Reg::R1);
-    emit.mov(Reg::R7, Reg::R2);
+/// Copies the record to R7; returns the register with its length if that varies.
+pub(super) fn copy(emit: &mut Emitter, record: UserRecord) -> Option<Reg> {
     if record.varies {
-        copy_whole(&mut emit, record);
-        // Zeroes the last bytes up to the alignment.
-        emit.mov(Reg::R1, Reg::R7);
-        emit.alu(Alu::Add, Reg::R1, Reg::R9);
-        for byte in 0..ALIGNMENT as i16 - 1 {
-            emit.store(Width::B, Reg::R1, byte, 0);
-        }
-        emit.mov(Reg::R0, Reg::R9);
-        emit.alu(Alu::Add, Reg::R0, ALIGNMENT - 1);
-        emit.alu(Alu::And, Reg::R0, -ALIGNMENT);
-    } else {
-        copy_fixed_part(&mut emit, record);
-        for byte in usize::from(record.fixed)..size {
-            emit.store(Width::B, Reg::R7, byte as i16, 0);
-        }
-        emit.mov(Reg::R0, size as i32);
+        copy_whole(emit, record);
+        return Some(Reg::R9);
     }
-    emit.exit();
-    let function = emit.finish(tracer_abi::RECORD);
-    let size = (!record.varies).then_some(size);
-    Ok(Code { functions: vec![function], needs: Needs::default(), size })
+    copy_fixed_part(emit, record);
+    None
 }
 
 /// Copies the bytes that filters read and makes the copy the context.
 pub(super) fn image(emit: &mut Emitter, record: UserRecord, filter: &Filter) -> Result<(), LowerError> {
     let read = ReadBytes::by(filter);
-    emit.use_flags(read.has(2, 4));
-    if let Some(size) = short(&read, filter) {
-        return on_stack(emit, size, |emit| {
-            if let Some((from, to)) = read.span() {
-                copy_part(emit, record, from, to);
-            }
-            Ok(())
-        });
-    }
-    emit.use_scratch();
-    let into = RECORD_AREA as i32;
-    emit.note("the fields that the filter reads");
-    emit.alu(Alu::Add, Reg::R7, -into);
-    emit.store(Width::D, Reg::R7, 0, Reg::R8);
-    if record.varies && reads_data(filter) {
-        copy_whole(emit, record);
-    } else {
-        copy_fixed_part(emit, record);
-    }
-    emit.mov(Reg::R6, Reg::R7);
-    emit.alu(Alu::Add, Reg::R7, into);
-    Ok(())
+    let short = short(&read, filter);
+    image::build(emit, &read, short, |emit| {
+        if short.is_some() {
+            let (from, to) = read.span().unwrap_or_default();
+            copy_part(emit, record, from, to);
+        } else if record.varies && reads_data(filter) {
+            copy_whole(emit, record);
+        } else {
+            copy_fixed_part(emit, record);
+        }
+        Ok(())
+    })
 }
 
 /// R1 = destination of the bytes from `from` on; R3 = their address in the program's memory.
@@ -108,15 +73,13 @@ fn copy_part(emit: &mut Emitter, record: UserRecord, from: usize, to: usize) {
 
 /// Copies the whole record; R9 = its length, between the sizes of the fixed part and of the largest record.
 fn copy_whole(emit: &mut Emitter, record: UserRecord) {
-    let [longer, fits] = emit.labels();
+    let longer = emit.label();
     emit.note("the program's record");
     emit.load(Width::D, Reg::R9, Reg::R6, record.length as i16);
     emit.jump_if(Cond::Ge, Reg::R9, i32::from(record.fixed), longer);
     emit.mov(Reg::R9, i32::from(record.fixed));
     emit.bind(longer);
-    emit.jump_if(Cond::Le, Reg::R9, MAX_PAYLOAD as i32, fits);
-    emit.mov(Reg::R9, MAX_PAYLOAD as i32);
-    emit.bind(fits);
+    emit.limit(Reg::R9, MAX_PAYLOAD);
     load_ends(emit, record, COMMON_SIZE);
     emit.mov(Reg::R2, Reg::R9);
     emit.alu(Alu::Sub, Reg::R2, COMMON_SIZE as i32);

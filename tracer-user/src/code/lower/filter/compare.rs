@@ -1,7 +1,7 @@
 //! Compares bytes in memory with constant bytes by word loads, byte classes and ranges.
 
 use crate::code::{
-    asm::{Alu, Cond, Label, Operand, Reg, Width},
+    asm::{Alu, Cond, Insn, Label, Operand, Reg, Width},
     lower::emitter::Emitter,
 };
 
@@ -49,27 +49,16 @@ pub(super) fn compare(emit: &mut Emitter, bytes: Bytes, expected: &[u8], miss: L
         let mut value =
             expected[at..at + taken].iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte));
         let unwanted = 8 * (width.bytes() - taken) as u32;
-        match width {
-            Width::D => {
-                if unwanted > 0 {
-                    emit.alu(Alu::Lsh, Reg::R0, unwanted as i32);
-                    value <<= unwanted;
-                }
-                let operand = if let Ok(imm) = i32::try_from(value.cast_signed()) {
-                    Operand::Imm(imm)
-                } else {
-                    emit.constant(Reg::R5, value);
-                    Operand::Reg(Reg::R5)
-                };
-                emit.jump_if(Cond::Ne, Reg::R0, operand, miss);
-            }
-            Width::W | Width::H | Width::B => {
-                if unwanted > 0 {
-                    emit.alu32(Alu::Lsh, Reg::R0, unwanted as i32);
-                    value <<= unwanted;
-                }
-                emit.jump32_if(Cond::Ne, Reg::R0, Operand::Imm(value as i32), miss);
-            }
+        if unwanted > 0 {
+            let shift = if width == Width::D { Insn::alu } else { Insn::alu32 };
+            emit.push(shift(Alu::Lsh, Reg::R0, Operand::Imm(unwanted as i32)));
+            value <<= unwanted;
+        }
+        if width == Width::D {
+            let operand = emit.operand(value);
+            emit.jump_if(Cond::Ne, Reg::R0, operand, miss);
+        } else {
+            emit.jump32_if(Cond::Ne, Reg::R0, value as i32, miss);
         }
         at += taken;
     }
@@ -84,12 +73,12 @@ pub(super) fn within(emit: &mut Emitter, ranges: &[(u32, u32)], hit: Label, miss
     let mut test = |(low, high): (u32, u32), inside: bool, to| {
         if low == high {
             let cond = if inside { Cond::Eq } else { Cond::Ne };
-            emit.jump32_if(cond, Reg::R0, Operand::Imm(low.cast_signed()), to);
+            emit.jump32_if(cond, Reg::R0, low.cast_signed(), to);
         } else {
             emit.mov(Reg::R5, Reg::R0);
             emit.alu(Alu::Sub, Reg::R5, low.cast_signed());
             let cond = if inside { Cond::Le } else { Cond::Gt };
-            emit.jump_if(cond, Reg::R5, Operand::Imm((high - low).cast_signed()), to);
+            emit.jump_if(cond, Reg::R5, (high - low).cast_signed(), to);
         }
     };
     for range in ranges {

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     code::{
-        asm::{Alu, Cond, Helper, Operand, Reg, Width},
+        asm::{Alu, Cond, Operand, Reg, Width},
         lower::{emitter::Emitter, exits::Exits, output::LowerError, values::Values},
     },
     plan::{
@@ -31,12 +31,8 @@ pub(super) fn cpus(
     match (subject, op) {
         (CpusSubject::Mask { offset }, _) => cpumask(emit, values, texts, offset, op, set, exits),
         // A number never equals a set of several CPUs.
-        (_, CpusOp::Eq) => {
-            exits.go(emit, false);
-            Ok(())
-        }
-        (_, CpusOp::Ne) => {
-            exits.go(emit, true);
+        (_, CpusOp::Eq | CpusOp::Ne) => {
+            exits.go(emit, op == CpusOp::Ne);
             Ok(())
         }
         (CpusSubject::Scalar { place }, CpusOp::And) => {
@@ -99,15 +95,10 @@ fn cpumask(
     emit.mov(Reg::R9, Reg::R0);
     emit.alu(Alu::Rsh, Reg::R9, 16);
     emit.alu(Alu::And, Reg::R0, 0xffff);
-    emit.mov(Reg::R3, emit.ctx());
+    emit.context_address(Reg::R3, 0);
     emit.alu(Alu::Add, Reg::R3, Reg::R0);
-    let fits = emit.label();
-    emit.jump_if(Cond::Le, Reg::R9, (8 * WORDS_MAX) as i32, fits);
-    emit.mov(Reg::R9, (8 * WORDS_MAX) as i32);
-    emit.bind(fits);
-    emit.address(Reg::R1, Reg::R7, region as i32);
-    emit.mov(Reg::R2, Reg::R9);
-    emit.call(Helper::ProbeReadKernel);
+    emit.limit(Reg::R9, 8 * WORDS_MAX);
+    emit.read_kernel((Reg::R7, region as i16), Reg::R9);
     let exits = exits.inverted_if(op == CpusOp::Ne);
     for (number, word) in words.iter().enumerate() {
         let start = 8 * number;

@@ -93,17 +93,13 @@ impl<'a> Built<'a> {
 
 /// Lowers the filters of one function. It owns the function's values, texts and searches.
 pub(super) struct FilterLowering<'a> {
-    values: Values<'a>,
+    pub(super) values: Values<'a>,
     texts: Texts,
 }
 
 impl<'a> FilterLowering<'a> {
     pub(super) fn new(values: Values<'a>, uses: Uses) -> Self {
         Self { values, texts: Texts::new(uses.searches) }
-    }
-
-    pub(super) fn values(&mut self) -> &mut Values<'a> {
-        &mut self.values
     }
 
     /// Builds the record that filters read and makes it the context. `read` is their union; a hit that fails the
@@ -115,20 +111,13 @@ impl<'a> FilterLowering<'a> {
         read: Option<&Filter>,
         no: Label,
     ) -> Result<(), LowerError> {
-        match built {
-            Built::Probe(plan) => {
-                if let Some(when) = &plan.when {
-                    self.condition(emit, when, no)?;
-                }
-                match read {
-                    Some(filter) => image::image(emit, plan, filter),
-                    None => Ok(()),
-                }
-            }
-            Built::User(record) => match read {
-                Some(filter) => user_record::image(emit, record, filter),
-                None => Ok(()),
-            },
+        if let Built::Probe(ProbePlan { when: Some(when), .. }) = built {
+            self.condition(emit, when, no)?;
+        }
+        match (built, read) {
+            (_, None) => Ok(()),
+            (Built::Probe(plan), Some(filter)) => image::image(emit, plan, filter),
+            (Built::User(record), Some(filter)) => user_record::image(emit, record, filter),
         }
     }
 
@@ -158,27 +147,21 @@ impl<'a> FilterLowering<'a> {
         match filter {
             Filter::Const(holds) => exits.go(emit, *holds),
             Filter::Not(inner) => self.branch(emit, inner, exits.inverted())?,
-            Filter::And(list) => {
+            Filter::And(list) | Filter::Or(list) => {
+                let all = matches!(filter, Filter::And(_));
                 let Some((last, list)) = list.split_last() else {
-                    exits.go(emit, true);
+                    exits.go(emit, all);
                     return Ok(());
                 };
                 for filter in list {
-                    let yes = emit.label();
-                    self.branch(emit, filter, Exits { yes, no: exits.no, next: Next::Yes })?;
-                    emit.bind(yes);
-                }
-                self.branch(emit, last, exits)?;
-            }
-            Filter::Or(list) => {
-                let Some((last, list)) = list.split_last() else {
-                    exits.go(emit, false);
-                    return Ok(());
-                };
-                for filter in list {
-                    let no = emit.label();
-                    self.branch(emit, filter, Exits { yes: exits.yes, no, next: Next::No })?;
-                    emit.bind(no);
+                    let next = emit.label();
+                    let exits = if all {
+                        Exits { yes: next, no: exits.no, next: Next::Yes }
+                    } else {
+                        Exits { yes: exits.yes, no: next, next: Next::No }
+                    };
+                    self.branch(emit, filter, exits)?;
+                    emit.bind(next);
                 }
                 self.branch(emit, last, exits)?;
             }
@@ -207,9 +190,10 @@ impl<'a> FilterLowering<'a> {
 
     /// The function with the callbacks of its searches, and its uses.
     pub(super) fn finish(self, emit: Emitter, name: &str) -> (Vec<Function>, Uses) {
-        let uses = Uses { searches: self.texts.searches(), ..emit.uses() };
+        let searches = self.texts.searches;
+        let uses = Uses { searches: searches.count(), ..emit.uses };
         let main = emit.finish(name);
-        let mut callbacks = self.texts.callbacks();
+        let mut callbacks = searches.finish();
         // A search may be in unreachable code.
         callbacks.retain(|callback| main.addresses.iter().any(|(_, name)| *name == callback.name));
         (std::iter::once(main).chain(callbacks).collect(), uses)

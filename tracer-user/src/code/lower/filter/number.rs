@@ -35,12 +35,7 @@ pub(super) fn number(
         }
         4 => exits.decide32(emit, cond, Reg::R0, Operand::Imm(value as i32)),
         _ => {
-            let value = if let Ok(imm) = i32::try_from(value.cast_signed()) {
-                Operand::Imm(imm)
-            } else {
-                emit.constant(Reg::R5, value);
-                Operand::Reg(Reg::R5)
-            };
+            let value = emit.operand(value);
             exits.decide(emit, cond, Reg::R0, value);
         }
     }

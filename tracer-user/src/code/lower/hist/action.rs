@@ -5,6 +5,8 @@
 //! program, the attempts to lock are bounded. A hit that does not get the lock (an interrupt during the save of another
 //! hit) saves anyway.
 
+use std::mem::offset_of;
+
 use tracer_abi::{Switches, control};
 
 use super::{
@@ -46,7 +48,7 @@ pub(super) fn action(
     };
     emit.note(String::from_utf8_lossy(&tracked.text));
     let (old, value) = (update.layout.slot(tracked.slot) as i16, reference_at(tracked.reference));
-    let (lost, over) = (emit.label(), emit.label());
+    let [lost, over, again, won] = emit.labels();
     emit.use_scratch();
     emit.load(Width::D, Reg::R1, Reg::R7, value);
     emit.load(Width::D, Reg::R0, Reg::R9, old);
@@ -56,7 +58,6 @@ pub(super) fn action(
     emit.load(Width::D, Reg::R1, Reg::R7, value);
     emit.load(Width::D, Reg::R0, Reg::R9, old);
     emit.mov(Reg::R3, TRIES);
-    let (again, won) = (emit.label(), emit.label());
     emit.bind(again);
     emit.jump_if(skip, Reg::R1, Reg::R0, lost);
     emit.mov(Reg::R2, Reg::R0);
@@ -157,31 +158,14 @@ fn snapshot(emit: &mut Emitter, action: &Action, update: &Update<'_>, key: KeyPl
     emit.jump_if(skip, Reg::R1, Reg::R2, as_before);
     emit.store(Width::D, STATE, snapshot::VALUE as i16, Reg::R1);
     emit.store(Width::D, STATE, snapshot::TAKEN as i16, 1);
-    for word in (0..update.layout.key_size).step_by(8) {
-        emit.load(Width::D, Reg::R1, key.base, key.at + word as i16);
-        emit.store(Width::D, STATE, (snapshot::KEY + word) as i16, Reg::R1);
-    }
+    emit.copy_words((STATE, snapshot::KEY as i16), (key.base, key.at), update.layout.key_size);
     if let Some(comm) = update.layout.comm {
-        for word in (0..COMM_SIZE).step_by(8) {
-            emit.load(Width::D, Reg::R1, Reg::R9, (comm + word) as i16);
-            emit.store(Width::D, STATE, (snapshot::COMM + word) as i16, Reg::R1);
-        }
+        emit.copy_words((STATE, snapshot::COMM as i16), (Reg::R9, comm as i16), COMM_SIZE);
     }
     release_lock(emit, STATE, snapshot::LOCK as i16, got);
-    request_snapshot(emit);
+    control_record(emit, control::SNAPSHOT, (offset_of!(Switches, snapshot) as i16, 1));
     emit.jump(over);
     emit.bind(as_before);
     release_lock(emit, STATE, snapshot::LOCK as i16, got);
     emit.bind(over);
-}
-
-/// Writes a control record, or sets the word that reports that there was no space for it.
-fn request_snapshot(emit: &mut Emitter) {
-    let (lost, done) = (emit.label(), emit.label());
-    control_record(emit, control::SNAPSHOT, lost);
-    emit.jump(done);
-    emit.bind(lost);
-    emit.map_value(Reg::R1, MapRef::Switches);
-    emit.store(Width::W, Reg::R1, std::mem::offset_of!(Switches, snapshot) as i16, 1);
-    emit.bind(done);
 }

@@ -3,7 +3,7 @@
 use super::{
     number::number,
     table::Search,
-    update::{KeyPlace, Update, copy_comm},
+    update::{KeyPlace, Update},
 };
 use crate::{
     code::{
@@ -24,28 +24,19 @@ pub(super) fn count(
     for value in &update.hist.fields[1..update.layout.sums] {
         emit.note(format!("value {}", String::from_utf8_lossy(&value.shown_name())));
         number(emit, values, value, update)?;
-        let slot = emit.alloc(8);
-        emit.store(Width::D, Reg::R10, slot, Reg::R0);
-        addends.push(slot);
+        addends.push(emit.save(Reg::R0));
     }
-    entry(emit, values, update, key)?;
+    entry(emit, values, update, key);
     add(emit, update, &addends);
     Ok(())
 }
 
 /// R9 = the entry; this CPU's copy, if each CPU has one.
-fn entry(
-    emit: &mut Emitter,
-    values: &mut Values<'_>,
-    update: &Update<'_>,
-    key: KeyPlace,
-) -> Result<(), LowerError> {
+fn entry(emit: &mut Emitter, values: &Values<'_>, update: &Update<'_>, key: KeyPlace) {
     let search = Search { map: MapRef::HistTable, table: update.table, places: update.places, key };
     let cpu = (!update.layout.is_shared()).then(|| {
-        let cpu = emit.alloc(8);
         emit.call(Helper::GetSmpProcessorId);
-        emit.store(Width::D, Reg::R10, cpu, Reg::R0);
-        (cpu, update.out)
+        (emit.save(Reg::R0), update.out)
     });
     let (none, done) = (emit.label(), emit.label());
     emit.note("entry");
@@ -57,14 +48,12 @@ fn entry(
             search.entry(emit, Reg::R9, cpu);
             write_task_name(emit, values, Reg::R9, comm as i16);
         }
-        Ok(())
-    })?;
+    });
     search.entry(emit, Reg::R9, cpu);
     emit.jump(done);
     emit.bind(none);
     full(emit);
     emit.bind(done);
-    Ok(())
 }
 
 /// Counts a drop and exits.
@@ -97,11 +86,11 @@ fn add(emit: &mut Emitter, update: &Update<'_>, addends: &[i16]) {
 
 /// Writes the name of the current task; the idle task has the name that the kernel's histograms use
 /// (`save_comm()`).
-fn write_task_name(emit: &mut Emitter, values: &mut Values<'_>, base: Reg, at: i16) {
+fn write_task_name(emit: &mut Emitter, values: &Values<'_>, base: Reg, at: i16) {
     const IDLE: [u8; 8] = *b"<idle>\0\0";
     let (busy, done) = (emit.label(), emit.label());
     if *values.context() == ProgramContext::Inject {
-        emit.use_common();
+        emit.uses.common = true;
         emit.mov(Reg::R0, Reg::R8);
         emit.alu(Alu::Rsh, Reg::R0, 32);
     } else {
@@ -112,6 +101,6 @@ fn write_task_name(emit: &mut Emitter, values: &mut Values<'_>, base: Reg, at: i
     emit.store(Width::D, base, at, Reg::R1);
     emit.jump(done);
     emit.bind(busy);
-    copy_comm(emit, values, KeyPlace { base, at });
+    values.copy_comm(emit, (base, at));
     emit.bind(done);
 }

@@ -2,14 +2,14 @@
 
 use super::{
     number::number,
-    update::{KEY_AT, KeyPlace, Update, copy_comm, data_address, needs_record},
+    update::{KEY_AT, KeyPlace, Update, data_address},
 };
 use crate::{
     code::{
-        asm::{Alu, Cond, Helper, Reg, Width},
+        asm::{Alu, Helper, Reg, Width},
         lower::{emitter::Emitter, output::LowerError, values::Values},
     },
-    event::FieldClass,
+    event::{Field, FieldClass},
     lang::{
         facts::Arch,
         hist::{Function as Compute, Value},
@@ -73,17 +73,10 @@ pub(super) fn copy_text(
     size: usize,
 ) -> Result<(), LowerError> {
     if value.function == Compute::Comm {
-        copy_comm(emit, values, to);
+        values.copy_comm(emit, (to.base, to.at));
         return Ok(());
     }
-    let Some(field) = &value.field else { return Err(LowerError::NoData) };
-    match field.class {
-        FieldClass::StaticString => {
-            needs_record(values)?;
-            emit.address(Reg::R3, Reg::R6, field.offset as i32);
-        }
-        _ => data_address(emit, values, field)?,
-    }
+    data_address(emit, values, value.field.as_ref().ok_or(LowerError::NoData)?)?;
     emit.address(Reg::R1, to.base, i32::from(to.at));
     emit.mov(Reg::R2, size as i32);
     emit.call(Helper::ProbeReadKernelStr);
@@ -115,21 +108,15 @@ fn copy_recorded_stack(
     value: &Value,
     to: KeyPlace,
 ) -> Result<(), LowerError> {
-    let Some(field) = value.field.as_ref().filter(|_| is_recorded_stack(value)) else {
-        return Err(LowerError::NoData);
-    };
-    data_address(emit, values, field)?;
-    let from = emit.alloc(8);
-    emit.store(Width::D, Reg::R10, from, Reg::R3);
-    emit.address(Reg::R1, to.base, i32::from(to.at));
-    emit.mov(Reg::R2, 8);
-    emit.call(Helper::ProbeReadKernel);
-    let fits = emit.label();
+    let is_recorded =
+        |field: &&Field| field.class == FieldClass::Stacktrace && field.offset >= tracer_abi::COMMON_SIZE;
+    let field = value.field.as_ref().filter(|_| value.function == Compute::Stack).filter(is_recorded);
+    data_address(emit, values, field.ok_or(LowerError::NoData)?)?;
+    let from = emit.save(Reg::R3);
+    emit.read_kernel((to.base, to.at), 8);
     emit.load(Width::D, Reg::R2, to.base, to.at);
     emit.store(Width::D, to.base, to.at, 0);
-    emit.jump_if(Cond::Le, Reg::R2, (STACK_BYTES / 8) as i32, fits);
-    emit.mov(Reg::R2, (STACK_BYTES / 8) as i32);
-    emit.bind(fits);
+    emit.limit(Reg::R2, STACK_BYTES / 8);
     emit.alu(Alu::Lsh, Reg::R2, 3);
     emit.address(Reg::R1, to.base, i32::from(to.at));
     emit.load(Width::D, Reg::R3, Reg::R10, from);
@@ -149,11 +136,4 @@ fn own_frames(context: &ProgramContext, arch: Arch) -> i32 {
         (ProgramContext::Tracepoint, Arch::Arm64) => 1,
         _ => 0,
     }
-}
-
-/// Whether a value is a stack that the record holds.
-fn is_recorded_stack(value: &Value) -> bool {
-    let field = value.field.as_ref();
-    value.function == Compute::Stack
-        && field.is_some_and(|f| f.class == FieldClass::Stacktrace && f.offset >= tracer_abi::COMMON_SIZE)
 }

@@ -153,7 +153,7 @@ fn lower(request: &Request<'_>, uses: Uses) -> Result<(Vec<Function>, Uses), Low
     let places = Places::new(&mut emit);
     let update =
         Update { hist, layout, table, places, is_atomic, references, emits, hook_context, stamp, out: no };
-    let values = filters.values();
+    let values = &mut filters.values;
     let key = key::build(&mut emit, values, &update)?;
     variable::look_up(&mut emit, &update, key);
     entry::count(&mut emit, values, &update, key)?;
@@ -186,23 +186,15 @@ fn numbers(value: &Value) -> Vec<Filter> {
 /// separately.
 fn prologue(emit: &mut Emitter, request: &Request<'_>, out: Label) -> Option<i16> {
     emit.mov(Reg::R6, Reg::R1);
-    let hook_context = (request.entry == Entry::Record).then(|| {
-        let slot = emit.alloc(8);
-        emit.store(Width::D, Reg::R10, slot, Reg::R2);
-        slot
-    });
+    let hook_context = (request.entry == Entry::Record).then(|| emit.save(Reg::R2));
     if *request.context == ProgramContext::Inject {
-        if emit.uses().common {
+        if emit.uses.common {
             emit.load(Width::D, Reg::R8, Reg::R6, 0);
         }
-    } else if emit.uses().common || request.but_process.is_some() {
+    } else if emit.uses.common || request.but_process.is_some() {
         emit.call(Helper::GetCurrentPidTgid);
-        if let Some(process) = request.but_process {
-            emit.mov(Reg::R1, Reg::R0);
-            emit.alu(Alu::Rsh, Reg::R1, 32);
-            emit.jump_if(Cond::Eq, Reg::R1, process.cast_signed(), out);
-        }
-        if emit.uses().common {
+        emit.leave_process(request.but_process, out);
+        if emit.uses.common {
             emit.mov(Reg::R8, Reg::R0);
             emit.alu(Alu::Lsh, Reg::R8, 32);
             emit.alu(Alu::Or, Reg::R8, i32::from(request.kind));
@@ -214,12 +206,9 @@ fn prologue(emit: &mut Emitter, request: &Request<'_>, out: Label) -> Option<i16
         emit.load(Width::W, Reg::R0, Reg::R0, compat.task_offset as i16);
         emit.jump32_if(Cond::Set, Reg::R0, compat.mask.cast_signed(), out);
     }
-    if emit.uses().scratch {
-        let index = emit.alloc(8);
-        emit.store(Width::D, Reg::R10, index, 0);
-        emit.map(Reg::R1, MapRef::HistScratch);
-        emit.address(Reg::R2, Reg::R10, i32::from(index));
-        emit.call(Helper::MapLookupElem);
+    if emit.uses.scratch {
+        let index = emit.save(0);
+        emit.look_up(MapRef::HistScratch, index);
         emit.jump_if(Cond::Eq, Reg::R0, 0, out);
         emit.mov(Reg::R7, Reg::R0);
     }
@@ -233,9 +222,7 @@ fn stamp(emit: &mut Emitter, hist: &Hist) -> Option<i16> {
         if hist.in_usecs {
             emit.alu(Alu::Div, Reg::R0, 1000);
         }
-        let slot = emit.alloc(8);
-        emit.store(Width::D, Reg::R10, slot, Reg::R0);
-        slot
+        emit.save(Reg::R0)
     })
 }
 

@@ -1,12 +1,11 @@
 //! Numbers of histograms: fields, properties of the hit, and expressions, as `hist_fn_call()` computes them.
 
-use super::update::{ADDRESS_AT, Update, data_address, needs_record, place, reference_at};
+use super::update::{ADDRESS_AT, Update, data_address, place, reference_at};
 use crate::{
     code::{
         asm::{Alu, Cond, Reg, Width},
         lower::{emitter::Emitter, output::LowerError, values::Values},
     },
-    event::FieldClass,
     lang::hist::{Function as Compute, Value},
 };
 
@@ -24,10 +23,8 @@ pub(super) fn number(
         Compute::Number => {
             let field = value.field.as_ref().ok_or(LowerError::NoData)?;
             values.value(emit, place(field))?;
-            let bits = 64 - 8 * field.size as i32;
-            if field.signed && bits > 0 {
-                emit.alu(Alu::Lsh, Reg::R0, bits);
-                emit.alu(Alu::Arsh, Reg::R0, bits);
+            if field.signed {
+                emit.extend_sign(Reg::R0, field.size);
             }
         }
         Compute::Count => emit.mov(Reg::R0, 1),
@@ -66,7 +63,7 @@ pub(super) fn number(
         }
         Compute::OverShift(multiplier) => {
             operand(emit, values, value, 0, update)?;
-            let (large, done) = (emit.label(), emit.label());
+            let [large, done] = emit.labels();
             emit.jump_if(Cond::Ge, Reg::R0, 1 << SHIFT, large);
             emit.alu(Alu::Mul, Reg::R0, multiplier as i32);
             emit.alu(Alu::Add, Reg::R0, (1 << SHIFT) - 1);
@@ -94,12 +91,7 @@ pub(super) fn number(
 /// where it needs a number.
 fn address_as_number(emit: &mut Emitter, values: &mut Values<'_>, value: &Value) -> Result<(), LowerError> {
     let field = value.field.as_ref().ok_or(LowerError::NoData)?;
-    if field.class == FieldClass::StaticString {
-        needs_record(values)?;
-        emit.address(Reg::R3, Reg::R6, field.offset as i32);
-    } else {
-        data_address(emit, values, field)?;
-    }
+    data_address(emit, values, field)?;
     // After the load from memory, the verifier treats it as a number.
     emit.use_scratch();
     emit.store(Width::D, Reg::R7, ADDRESS_AT as i16, Reg::R3);
@@ -126,8 +118,7 @@ fn both(
     between: fn(&mut Emitter),
 ) -> Result<(), LowerError> {
     operand(emit, values, value, 0, update)?;
-    let first = emit.alloc(8);
-    emit.store(Width::D, Reg::R10, first, Reg::R0);
+    let first = emit.save(Reg::R0);
     operand(emit, values, value, 1, update)?;
     emit.mov(Reg::R1, Reg::R0);
     emit.load(Width::D, Reg::R0, Reg::R10, first);
@@ -137,7 +128,7 @@ fn both(
 
 /// Division by zero yields all ones; in eBPF it yields 0.
 fn divide(emit: &mut Emitter) {
-    let (zero, done) = (emit.label(), emit.label());
+    let [zero, done] = emit.labels();
     emit.jump_if(Cond::Eq, Reg::R1, 0, zero);
     emit.alu(Alu::Div, Reg::R0, Reg::R1);
     emit.jump(done);

@@ -7,7 +7,7 @@ use super::update::KeyPlace;
 use crate::{
     code::{
         asm::{Alu, Atomic, Cond, Label, MapRef, Reg, Width},
-        lower::{emitter::Emitter, output::LowerError},
+        lower::emitter::Emitter,
     },
     plan::hist::table::{CLOSED, SEED, SLOTS, TableLayout, USED},
 };
@@ -49,36 +49,17 @@ impl Search<'_> {
 
     /// R4 = number of the key's entry. Jumps to `missing` if there is none.
     pub(super) fn find(&self, emit: &mut Emitter, missing: Label) {
-        let [found, next, again] = emit.labels();
-        self.begin(emit);
-        emit.bind(again);
-        self.look(emit, missing, found, next);
-        emit.alu(Alu::Add, Reg::R1, 1);
-        emit.bind(next);
-        emit.alu(Alu::Add, Reg::R3, -1);
-        emit.jump_if(Cond::Ne, Reg::R3, 0, again);
-        emit.jump(missing);
+        let [found, again] = emit.labels();
+        self.walk(emit, found, again, missing, missing);
         emit.bind(found);
     }
 
     /// R4 = number of the key's entry, which is made if there is none. `fill` writes what a new entry has; it gets the
     /// place of the entry's number on the stack. Jumps to `full` if no entry is left.
-    pub(super) fn find_or_make(
-        &self,
-        emit: &mut Emitter,
-        full: Label,
-        fill: impl FnOnce(&mut Emitter, i16) -> Result<(), LowerError>,
-    ) -> Result<(), LowerError> {
-        let [found, next, again, empty, undo] = emit.labels();
+    pub(super) fn find_or_make(&self, emit: &mut Emitter, full: Label, fill: impl FnOnce(&mut Emitter, i16)) {
+        let [found, again, empty, undo] = emit.labels();
         let entries = self.table.entries.cast_signed();
-        self.begin(emit);
-        emit.bind(again);
-        self.look(emit, empty, found, next);
-        emit.alu(Alu::Add, Reg::R1, 1);
-        emit.bind(next);
-        emit.alu(Alu::Add, Reg::R3, -1);
-        emit.jump_if(Cond::Ne, Reg::R3, 0, again);
-        emit.jump(full);
+        self.walk(emit, found, again, empty, full);
 
         emit.note("new entry");
         emit.bind(empty);
@@ -90,7 +71,7 @@ impl Search<'_> {
         emit.load(Width::D, Reg::R5, Reg::R10, self.places.tag);
         emit.atomic(Width::D, Atomic::CompareExchange, Reg::R2, SLOTS as i16, Reg::R5);
         // Another CPU claimed the slot, perhaps for the same key.
-        emit.jump_if(Cond::Ne, Reg::R0, 0, next);
+        emit.jump_if(Cond::Ne, Reg::R0, 0, again);
         emit.store(Width::D, Reg::R10, self.places.index, Reg::R1);
         emit.map_value(Reg::R2, self.map);
         emit.mov(Reg::R4, 1);
@@ -98,11 +79,8 @@ impl Search<'_> {
         emit.jump_if(Cond::Ge, Reg::R4, entries, undo);
         emit.store(Width::D, Reg::R10, self.places.entry, Reg::R4);
         self.key_of(emit);
-        for word in self.words() {
-            emit.load(Width::D, Reg::R0, self.key.base, self.key.at + word);
-            emit.store(Width::D, Reg::R2, word, Reg::R0);
-        }
-        fill(emit, self.places.entry)?;
+        emit.copy_words((Reg::R2, 0), (self.key.base, self.key.at), self.table.key_size);
+        fill(emit, self.places.entry);
         // The exchange comes after all stores to key and entry.
         emit.load(Width::D, Reg::R1, Reg::R10, self.places.index);
         emit.alu(Alu::And, Reg::R1, self.table.slots().cast_signed() - 1);
@@ -120,7 +98,6 @@ impl Search<'_> {
         emit.store(Width::D, Reg::R2, SLOTS as i16, 0);
         emit.jump(full);
         emit.bind(found);
-        Ok(())
     }
 
     /// Jumps to `out` while the table is being cleared.
@@ -144,6 +121,20 @@ impl Search<'_> {
         emit.map_value(to, self.map);
         emit.alu(Alu::Add, to, Reg::R5);
         emit.alu(Alu::Add, to, self.table.values() as i32);
+    }
+
+    /// Looks at one slot after the other. At `found`, R4 = the entry's number; at `empty`, R1 = the slot's index, and a
+    /// jump to `again` looks at the slot once more. After the last look the program continues at `end`.
+    fn walk(&self, emit: &mut Emitter, found: Label, again: Label, empty: Label, end: Label) {
+        let look = emit.label();
+        self.begin(emit);
+        emit.bind(look);
+        self.look(emit, empty, found, again);
+        emit.alu(Alu::Add, Reg::R1, 1);
+        emit.bind(again);
+        emit.alu(Alu::Add, Reg::R3, -1);
+        emit.jump_if(Cond::Ne, Reg::R3, 0, look);
+        emit.jump(end);
     }
 
     /// R1 = index of the first slot, R3 = number of looks.

@@ -1,19 +1,19 @@
 //! State that the steps of an update share: the histogram, places on the stack and in scratch memory, and accesses to
 //! the record.
 
-use tracer_abi::{FILTER_AREA, INJECT_COMM};
+use tracer_abi::FILTER_AREA;
 
 use super::table::Places;
 use crate::{
     code::{
-        asm::{Alu, Helper, Label, Reg, Width},
+        asm::{Alu, Label, Reg, Width},
         lower::{emitter::Emitter, output::LowerError, values::Values},
     },
     event::{Field, FieldClass},
     lang::hist::Hist,
     plan::{
         filter::Place,
-        hist::{COMM_SIZE, Layout, References, table::TableLayout},
+        hist::{Layout, References, table::TableLayout},
         source::ProgramContext,
     },
 };
@@ -70,15 +70,15 @@ pub(super) fn reference_at(number: usize) -> i16 {
     (REFERENCES_AT + 8 * number) as i16
 }
 
-/// An error if the context is not a record.
-pub(super) fn needs_record(values: &Values<'_>) -> Result<(), LowerError> {
-    let has = matches!(values.context(), ProgramContext::Tracepoint | ProgramContext::Inject);
-    has.then_some(()).ok_or(LowerError::NoData)
-}
-
-/// R3 = address of a field's data in the record.
+/// R3 = address of a field's data in the record; an error if the context is not a record.
 pub(super) fn data_address(emit: &mut Emitter, values: &Values<'_>, field: &Field) -> Result<(), LowerError> {
-    needs_record(values)?;
+    if !matches!(values.context(), ProgramContext::Tracepoint | ProgramContext::Inject) {
+        return Err(LowerError::NoData);
+    }
+    if field.class == FieldClass::StaticString {
+        emit.address(Reg::R3, Reg::R6, field.offset as i32);
+        return Ok(());
+    }
     emit.load(Width::W, Reg::R3, Reg::R6, field.offset as i16);
     emit.alu(Alu::And, Reg::R3, 0xffff);
     emit.alu(Alu::Add, Reg::R3, Reg::R6);
@@ -86,18 +86,4 @@ pub(super) fn data_address(emit: &mut Emitter, values: &Values<'_>, field: &Fiel
         emit.alu(Alu::Add, Reg::R3, field.offset as i32 + 4);
     }
     Ok(())
-}
-
-/// Copies the name of the hitting task, 16 bytes.
-pub(super) fn copy_comm(emit: &mut Emitter, values: &Values<'_>, to: KeyPlace) {
-    if *values.context() == ProgramContext::Inject {
-        for word in (0..COMM_SIZE as i16).step_by(8) {
-            emit.load(Width::D, Reg::R1, Reg::R6, INJECT_COMM as i16 + word);
-            emit.store(Width::D, to.base, to.at + word, Reg::R1);
-        }
-        return;
-    }
-    emit.address(Reg::R1, to.base, i32::from(to.at));
-    emit.mov(Reg::R2, COMM_SIZE as i32);
-    emit.call(Helper::GetCurrentComm);
 }

@@ -65,7 +65,8 @@ pub(super) fn set_variables(
         set_variable(emit, values, variable, value, update)?;
         bits |= 1 << variable.slot.at;
     }
-    set_bits(emit, update.layout.set_bits(), bits);
+    emit.constant(Reg::R1, bits);
+    emit.atomic(Width::D, Atomic::OrOnly, Reg::R9, update.layout.set_bits() as i16, Reg::R1);
     Ok(())
 }
 
@@ -104,10 +105,7 @@ fn text_variable(
     let to = KeyPlace { base: Reg::R9, at: at as i16 };
     if value.function == Compute::Execname {
         let comm = update.layout.comm.ok_or(LowerError::NoData)?;
-        for word in (0..COMM_SIZE).step_by(8) {
-            emit.load(Width::D, Reg::R1, Reg::R9, (comm + word) as i16);
-            emit.store(Width::D, Reg::R9, (at + word) as i16, Reg::R1);
-        }
+        emit.copy_words((Reg::R9, to.at), (Reg::R9, comm as i16), COMM_SIZE);
     } else {
         copy_text(emit, values, value, to, value.size.min(TEXT_MAX) as usize)?;
     }
@@ -126,10 +124,4 @@ fn stack_variable(emit: &mut Emitter, values: &mut Values<'_>, at: usize, update
     emit.alu(Alu::Rsh, Reg::R1, 3);
     emit.store(Width::D, Reg::R9, at as i16, Reg::R1);
     emit.address(Reg::R0, Reg::R9, at as i32);
-}
-
-/// Sets bits in a word of the entry.
-fn set_bits(emit: &mut Emitter, at: usize, bits: u64) {
-    emit.constant(Reg::R1, bits);
-    emit.atomic(Width::D, Atomic::OrOnly, Reg::R9, at as i16, Reg::R1);
 }

@@ -50,8 +50,7 @@ pub(super) fn admit(emit: &mut Emitter, within: &Within, context: &ProgramContex
     let none = emit.label();
     emit.load(Width::W, Reg::R2, Reg::R1, offset_of!(Switches, lists) as i16);
     emit.jump_if(Cond::Eq, Reg::R2, 0, none);
-    let (in_force, mine) = (emit.alloc(8), emit.alloc(8));
-    emit.store(Width::D, Reg::R10, in_force, Reg::R2);
+    let (in_force, mine) = (emit.save(Reg::R2), emit.alloc(8));
     if *context == ProgramContext::Inject {
         emit.load(Width::W, Reg::R0, Reg::R6, 4);
     } else {
@@ -70,9 +69,7 @@ pub(super) fn admit(emit: &mut Emitter, within: &Within, context: &ProgramContex
         Some(Other::InTask { arg, offset }) => {
             emit.load(Width::D, Reg::R3, Reg::R6, 8 * i16::from(arg));
             emit.alu(Alu::Add, Reg::R3, offset.cast_signed());
-            emit.address(Reg::R1, Reg::R10, i32::from(key));
-            emit.mov(Reg::R2, 4);
-            emit.call(Helper::ProbeReadKernel);
+            emit.read_kernel((Reg::R10, key), 4);
             lists_of(emit, key);
         }
         None => {}
@@ -99,9 +96,7 @@ pub(super) fn admit(emit: &mut Emitter, within: &Within, context: &ProgramContex
 /// R0 = the lists that contain the thread with the number at `key`.
 fn lists_of(emit: &mut Emitter, key: i16) {
     let none = emit.label();
-    emit.map(Reg::R1, MapRef::Pids);
-    emit.address(Reg::R2, Reg::R10, i32::from(key));
-    emit.call(Helper::MapLookupElem);
+    emit.look_up(MapRef::Pids, key);
     emit.jump_if(Cond::Eq, Reg::R0, 0, none);
     emit.load(Width::B, Reg::R0, Reg::R0, 0);
     emit.bind(none);
@@ -109,7 +104,7 @@ fn lists_of(emit: &mut Emitter, key: i16) {
 
 /// Reports that a hit was counted, if requested: resets the request, and wakes the reader if it waits.
 pub(super) fn notify_reader(emit: &mut Emitter, within: &Within) {
-    let (lost, done) = (emit.label(), emit.label());
+    let done = emit.label();
     emit.note("awaited");
     emit.map_value(Reg::R1, MapRef::Switches);
     emit.load(Width::W, Reg::R2, Reg::R1, within.awaited());
@@ -117,11 +112,7 @@ pub(super) fn notify_reader(emit: &mut Emitter, within: &Within) {
     emit.mov(Reg::R2, 0);
     emit.atomic(Width::W, Atomic::Exchange, Reg::R1, within.awaited(), Reg::R2);
     emit.jump_if(Cond::Ne, Reg::R2, hist::WAKE.cast_signed(), done);
-    control_record(emit, control::HIST, lost);
-    emit.jump(done);
-    emit.bind(lost);
-    // The next hit tries again.
-    emit.map_value(Reg::R1, MapRef::Switches);
-    emit.store(Width::W, Reg::R1, within.awaited(), hist::WAKE.cast_signed());
+    // If the record is lost, the next hit tries again.
+    control_record(emit, control::HIST, (within.awaited(), hist::WAKE.cast_signed()));
     emit.bind(done);
 }

@@ -38,7 +38,7 @@ pub fn program(plan: &ProbePlan) -> Option<Function> {
         emit.store(Width::D, Reg::R10, at, Reg::R9);
     }
     frame_key(&mut emit, arch, key, 0);
-    use_map(&mut emit);
+    emit.map(Reg::R1, MapRef::EntryArgs);
     emit.address(Reg::R2, Reg::R10, i32::from(key));
     emit.address(Reg::R3, Reg::R10, i32::from(words));
     emit.mov(Reg::R4, 0);
@@ -58,16 +58,11 @@ pub(super) fn load(emit: &mut Emitter, arch: Arch, count: usize, done: bool) -> 
     let popped = if arch == Arch::X86_64 { 8 } else { 0 };
     emit.note("what the function was called with");
     frame_key(emit, arch, key, popped);
-    use_map(emit);
-    emit.address(Reg::R2, Reg::R10, i32::from(key));
-    emit.call(Helper::MapLookupElem);
+    emit.look_up(MapRef::EntryArgs, key);
     emit.jump_if(Cond::Eq, Reg::R0, 0, none);
-    for at in (0..).step_by(8).take(count) {
-        emit.load(Width::D, Reg::R1, Reg::R0, at);
-        emit.store(Width::D, Reg::R10, words + at, Reg::R1);
-    }
+    emit.copy_words((Reg::R10, words), (Reg::R0, 0), 8 * count);
     if done {
-        use_map(emit);
+        emit.map(Reg::R1, MapRef::EntryArgs);
         emit.address(Reg::R2, Reg::R10, i32::from(key));
         emit.call(Helper::MapDeleteElem);
     }
@@ -85,9 +80,4 @@ fn frame_key(emit: &mut Emitter, arch: Arch, key: i16, popped: i32) {
     emit.load(Width::D, Reg::R1, Reg::R6, sp as i16);
     emit.alu(Alu::Add, Reg::R1, -popped);
     emit.store(Width::D, Reg::R10, key, Reg::R1);
-}
-
-/// R1 = the map.
-fn use_map(emit: &mut Emitter) {
-    emit.map(Reg::R1, MapRef::EntryArgs);
 }

@@ -8,7 +8,7 @@ use tracer_abi::{COMMON_SIZE, MAX_PAYLOAD};
 
 use super::{
     entry_args,
-    value::{AddressSpace, Fetch, call_words},
+    value::{AddressSpace, Fetch, call_words, derefs},
 };
 use crate::{
     code::{
@@ -24,6 +24,18 @@ const TEXT_MAX: i32 = 4096;
 /// Bytes for the name of a symbol: more than `KSYM_SYMBOL_LEN`, include/linux/kallsyms.h.
 const SYMBOL_MAX: i32 = 640;
 
+/// Fetches the whole record; returns the register with its length if that varies.
+pub(crate) fn fetch_record(emit: &mut Emitter, plan: &ProbePlan) -> Result<Option<Reg>, LowerError> {
+    fetch_all(emit, plan, true, |_, _| true)?;
+    if !plan.is_variable() {
+        return Ok(None);
+    }
+    emit.note("whole length");
+    // R8 never exceeds it; the check is for the verifier.
+    emit.limit(Reg::R8, MAX_PAYLOAD);
+    Ok(Some(Reg::R8))
+}
+
 /// Fetches the values whose bytes (first, end) are `wanted`. `whole` removes the arguments saved at the entry, because
 /// nothing reads them after the whole record.
 pub(crate) fn fetch_all(
@@ -35,18 +47,17 @@ pub(crate) fn fetch_all(
     let head = (0..).map(|n| COMMON_SIZE + 8 * n).zip(&plan.head);
     let head: Vec<_> = head.filter(|(offset, _)| wanted(*offset, offset + 8)).collect();
     let args: Vec<_> = plan.args.iter().filter(|arg| wanted(arg.offset, arg.offset + arg.bytes())).collect();
-    let values = head.iter().map(|(_, value)| *value).chain(args.iter().map(|arg| &arg.value));
-    let words = values.filter_map(|value| last_word(&value.from)).max();
-    let call = words.map(|last| call_words(emit, last));
-    let values = head.iter().map(|(_, value)| *value).chain(args.iter().map(|arg| &arg.value));
-    let saved = values.into_iter().any(|value| matches!(value.from, Origin::EntryArg(_)));
+    let origins = || head.iter().map(|(_, value)| &value.from).chain(args.iter().map(|arg| &arg.value.from));
+    let call = origins().filter_map(last_word).max().map(|last| call_words(emit, last));
+    let saved = origins().any(|from| matches!(from, Origin::EntryArg(_)));
     let entry_args = match plan.context {
         ProbeContext::Registers(arch) if saved => {
             Some(entry_args::load(emit, arch, plan.entry_args.len(), whole))
         }
         _ => None,
     };
-    let mut fetch = Fetch::with_words(plan, call, entry_args);
+    let mut fetch = Fetch::new(plan);
+    (fetch.call, fetch.entry_args) = (call, entry_args);
     for (offset, value) in head {
         emit.note(format!("bytes {offset}: {value}"));
         fetch.value(emit, value);
@@ -64,14 +75,9 @@ pub(crate) fn fetch_all(
 fn fetch_arg(emit: &mut Emitter, fetch: &mut Fetch<'_>, arg: &ArgPlan) -> Result<(), LowerError> {
     emit.note(format!("{}: {}", arg.name, arg.value));
     let [fault, done] = emit.labels();
-    let user = fetch.plan().user;
+    let user = fetch.plan.user;
     fetch.value(emit, &arg.value);
-    // The elements of an array of texts are at adjacent pointers.
-    let pointers = arg.is_text() && arg.count > 1;
-    let (last, before) = match arg.derefs.split_last() {
-        Some((last, before)) if pointers => (Some(last), before),
-        _ => (None, &arg.derefs[..]),
-    };
+    let (last, before) = derefs(arg);
     for deref in before {
         fetch.deref(emit, AddressSpace::of(user, deref.user), deref.offset);
         emit.jump_if(Cond::Ne, Reg::R0, 0, fault);
@@ -131,10 +137,8 @@ fn fetch_number(emit: &mut Emitter, arg: &ArgPlan, memory: AddressSpace) -> Resu
     if arg.store == Store::Raw {
         emit.store(width, Reg::R7, arg.offset as i16, Reg::R9);
     } else {
-        emit.address(Reg::R1, Reg::R7, arg.offset as i32);
-        emit.mov(Reg::R2, arg.bytes() as i32);
         emit.address(Reg::R3, Reg::R9, arg.store_offset);
-        memory.read(emit);
+        memory.read(emit, (Reg::R7, arg.offset as i16), arg.bytes());
     }
     if let Some((left, right)) = arg.bits {
         for element in 0..arg.count {
@@ -152,19 +156,17 @@ fn fetch_number(emit: &mut Emitter, arg: &ArgPlan, memory: AddressSpace) -> Resu
 /// Appends the text at R3, or the name of the symbol at R3, to the record and stores its location.
 fn fetch_text(emit: &mut Emitter, arg: &ArgPlan, to: i16, memory: AddressSpace, in_file: bool) {
     let [empty, done] = emit.labels();
-    bound_text(emit);
+    // R8 never exceeds it; the check is for the verifier.
+    emit.limit(Reg::R8, MAX_PAYLOAD);
     if arg.store == Store::SymbolText {
         symbol_name(emit);
     } else {
         if arg.store_offset != 0 {
             emit.alu(Alu::Add, Reg::R3, arg.store_offset);
         }
-        let fits = emit.label();
         emit.mov(Reg::R2, MAX_PAYLOAD as i32);
         emit.alu(Alu::Sub, Reg::R2, Reg::R8);
-        emit.jump_if(Cond::Le, Reg::R2, TEXT_MAX, fits);
-        emit.mov(Reg::R2, TEXT_MAX);
-        emit.bind(fits);
+        emit.limit(Reg::R2, TEXT_MAX as usize);
         emit.mov(Reg::R1, Reg::R7);
         emit.alu(Alu::Add, Reg::R1, Reg::R8);
         memory.read_text(emit);
@@ -217,14 +219,6 @@ fn symbol_name(emit: &mut Emitter) {
 /// Stores the location of a missing text.
 fn empty_text(emit: &mut Emitter, to: i16) {
     emit.store(Width::W, Reg::R7, to, Reg::R8);
-}
-
-/// Limits R8 to the size of a record. R8 never exceeds it; the check is for the verifier.
-pub(super) fn bound_text(emit: &mut Emitter) {
-    let inside = emit.label();
-    emit.jump_if(Cond::Le, Reg::R8, MAX_PAYLOAD as i32, inside);
-    emit.mov(Reg::R8, MAX_PAYLOAD as i32);
-    emit.bind(inside);
 }
 
 /// The last of a call's words that a value needs.

@@ -3,8 +3,6 @@
 pub mod entry_args;
 mod fetch;
 pub mod prefault;
-mod record;
 mod value;
 
-pub(super) use fetch::fetch_all;
-pub(super) use record::record;
+pub(super) use fetch::{fetch_all, fetch_record};

@@ -4,7 +4,7 @@
 //! follows the same pointers with `bpf_copy_from_user()`, which waits, and discards the data. Memory that is missing
 //! for this program is missing for the recording program too.
 
-use super::value::{AddressSpace, Fetch};
+use super::value::{AddressSpace, Fetch, derefs};
 use crate::{
     code::{
         asm::{Alu, Cond, Function, Helper, MapRef, Reg, Width},
@@ -47,11 +47,7 @@ fn prefault_arg(emit: &mut Emitter, fetch: &mut Fetch<'_>, arg: &ArgPlan) {
     let next = emit.label();
     let slot = fetch.slot(emit);
     fetch.value(emit, &arg.value);
-    let pointers = arg.is_text() && arg.count > 1;
-    let (last, before) = match arg.derefs.split_last() {
-        Some((last, before)) if pointers => (Some(last), before),
-        _ => (None, &arg.derefs[..]),
-    };
+    let (last, before) = derefs(arg);
     for deref in before {
         emit.address(Reg::R3, Reg::R9, deref.offset);
         copy(emit, slot, 8);

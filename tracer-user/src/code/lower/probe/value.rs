@@ -7,10 +7,10 @@
 use crate::{
     code::{
         asm::{Alu, Cond, Helper, Reg, Width},
-        lower::emitter::Emitter,
+        lower::emitter::{COMM_SIZE, Emitter},
     },
     event::Field,
-    plan::probe::{Origin, ProbeContext, ProbePlan, Value},
+    plan::probe::{ArgPlan, Deref, Origin, ProbeContext, ProbePlan, Value},
 };
 
 /// Bits of an address within a kernel stack: `THREAD_SIZE`, 16 KiB.
@@ -20,8 +20,6 @@ const ENDBR: i32 = 4;
 const CALL: i32 = 5;
 /// Byte offset of `bp_addr` in `struct uprobe_dispatch_data`, kernel/trace/trace_uprobe.c.
 const DISPATCHED_ADDRESS: i32 = 8;
-/// Bytes of a task's name: `TASK_COMM_LEN`.
-const COMM_SIZE: usize = 16;
 
 /// Which memory an address is in.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,8 +37,10 @@ impl AddressSpace {
         if is_user_probe || is_user_value { Self::User } else { Self::Either }
     }
 
-    /// Calls the helper that reads R2 bytes of memory from R3 into R1.
-    pub(super) fn read(self, emit: &mut Emitter) {
+    /// Copies `size` bytes of memory from R3; R0 is 0 on success.
+    pub(super) fn read(self, emit: &mut Emitter, (to, off): (Reg, i16), size: usize) {
+        emit.address(Reg::R1, to, i32::from(off));
+        emit.mov(Reg::R2, size as i32);
         self.call(emit, Helper::ProbeReadKernel, Helper::ProbeReadUser);
     }
 
@@ -68,11 +68,11 @@ impl AddressSpace {
 
 /// Fetches the values of a record, and owns the stack words that they share.
 pub(super) struct Fetch<'a> {
-    plan: &'a ProbePlan,
+    pub(super) plan: &'a ProbePlan,
     /// Stack offset of the call's words.
-    call: Option<i16>,
+    pub(super) call: Option<i16>,
     /// Stack offset of the arguments saved at the entry.
-    entry_args: Option<i16>,
+    pub(super) entry_args: Option<i16>,
     /// Stack offset of the word for reads.
     slot: Option<i16>,
 }
@@ -81,15 +81,6 @@ impl<'a> Fetch<'a> {
     /// For values that need neither the words of a call nor saved arguments.
     pub(super) fn new(plan: &'a ProbePlan) -> Self {
         Self { plan, call: None, entry_args: None, slot: None }
-    }
-
-    /// With the stack offsets of the call's words and of the saved arguments.
-    pub(super) fn with_words(plan: &'a ProbePlan, call: Option<i16>, entry_args: Option<i16>) -> Self {
-        Self { call, entry_args, ..Self::new(plan) }
-    }
-
-    pub(super) fn plan(&self) -> &'a ProbePlan {
-        self.plan
     }
 
     /// Stack offset of a word for reads.
@@ -135,10 +126,7 @@ impl<'a> Fetch<'a> {
                 emit.call(Helper::GetCurrentTask);
                 emit.mov(Reg::R9, Reg::R0);
                 for offset in [utask.cast_signed(), vaddr.cast_signed(), DISPATCHED_ADDRESS] {
-                    emit.address(Reg::R1, Reg::R10, i32::from(slot));
-                    emit.mov(Reg::R2, 8);
-                    emit.address(Reg::R3, Reg::R9, offset);
-                    AddressSpace::Kernel.read(emit);
+                    self.deref(emit, AddressSpace::Kernel, offset);
                     emit.load(Width::D, Reg::R9, Reg::R10, slot);
                 }
             }
@@ -161,9 +149,7 @@ impl<'a> Fetch<'a> {
             Origin::Stack(number) => self.stack_word(emit, *number),
             Origin::Comm => {
                 let slot = emit.alloc(COMM_SIZE);
-                emit.address(Reg::R1, Reg::R10, i32::from(slot));
-                emit.mov(Reg::R2, COMM_SIZE as i32);
-                emit.call(Helper::GetCurrentComm);
+                emit.read_comm((Reg::R10, slot));
                 emit.address(Reg::R9, Reg::R10, i32::from(slot));
             }
             Origin::Text(text) => {
@@ -207,9 +193,7 @@ impl<'a> Fetch<'a> {
             emit.jump_if(Cond::Ne, Reg::R0, 0, done);
             AddressSpace::Kernel
         };
-        emit.address(Reg::R1, Reg::R10, i32::from(slot));
-        emit.mov(Reg::R2, 8);
-        memory.read(emit);
+        memory.read(emit, (Reg::R10, slot), 8);
         emit.load(Width::D, Reg::R9, Reg::R10, slot);
         emit.bind(done);
     }
@@ -217,10 +201,17 @@ impl<'a> Fetch<'a> {
     /// Reads the word at R9 plus an offset to the stack; R0 is 0 on success.
     pub(super) fn deref(&mut self, emit: &mut Emitter, memory: AddressSpace, offset: i32) {
         let slot = self.slot(emit);
-        emit.address(Reg::R1, Reg::R10, i32::from(slot));
-        emit.mov(Reg::R2, 8);
         emit.address(Reg::R3, Reg::R9, offset);
-        memory.read(emit);
+        memory.read(emit, (Reg::R10, slot), 8);
+    }
+}
+
+/// The pointers that an argument follows: for an array of texts, whose elements are at adjacent pointers, the last one
+/// separately.
+pub(super) fn derefs(arg: &ArgPlan) -> (Option<&Deref>, &[Deref]) {
+    match arg.derefs.split_last() {
+        Some((last, before)) if arg.is_text() && arg.count > 1 => (Some(last), before),
+        _ => (None, &arg.derefs),
     }
 }
 
@@ -230,10 +221,8 @@ pub(super) fn call_words(emit: &mut Emitter, last: u8) -> i16 {
     let size = 8 * (usize::from(last) + 1);
     let slot = emit.alloc(size);
     emit.note("the call's words");
-    emit.address(Reg::R1, Reg::R10, i32::from(slot));
-    emit.mov(Reg::R2, size as i32);
     emit.mov(Reg::R3, Reg::R6);
-    emit.call(Helper::ProbeReadKernel);
+    emit.read_kernel((Reg::R10, slot), size as i32);
     slot
 }
 
@@ -267,15 +256,11 @@ fn record_field(emit: &mut Emitter, field: &Field) {
         emit.load(width, Reg::R9, Reg::R6, offset as i16);
     } else {
         let slot = emit.alloc(field.size);
-        emit.address(Reg::R1, Reg::R10, i32::from(slot));
-        emit.mov(Reg::R2, field.size as i32);
         emit.address(Reg::R3, Reg::R6, offset as i32);
-        emit.call(Helper::ProbeReadKernel);
+        emit.read_kernel((Reg::R10, slot), field.size as i32);
         emit.load(width, Reg::R9, Reg::R10, slot);
     }
-    if field.signed && field.size < 8 {
-        let shift = 64 - 8 * field.size as i32;
-        emit.alu(Alu::Lsh, Reg::R9, shift);
-        emit.alu(Alu::Arsh, Reg::R9, shift);
+    if field.signed {
+        emit.extend_sign(Reg::R9, field.size);
     }
 }

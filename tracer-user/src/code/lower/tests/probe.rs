@@ -212,7 +212,7 @@ proptest! {
     #[test]
     fn records_are_the_models(plan in plan(), registers in registers()) {
         let comm = *b"somebody\0\0\0\0\0\0\0\0";
-        let code = super::super::probe::record(&plan).unwrap();
+        let code = super::super::record::probe_record(&plan).unwrap();
         checked(&code, &[Argument::Context(0), Argument::Memory]);
         let (mut machine, context, payload) = machine(&registers, &comm);
         let length = run(&mut machine, &code.functions, &[context, payload]);

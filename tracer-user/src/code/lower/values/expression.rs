@@ -3,7 +3,7 @@
 use super::Values;
 use crate::{
     code::{
-        asm::{Alu, Cond, Helper, Label, Reg, Width},
+        asm::{Alu, Cond, Label, Reg, Width},
         lower::emitter::Emitter,
     },
     plan::expression::{Comparison, Condition, Expression, Operation},
@@ -18,7 +18,7 @@ impl Values<'_> {
     pub(super) fn expression(&mut self, emit: &mut Emitter, expression: &Expression, depth: usize) {
         match expression {
             Expression::Const(number) => emit.constant(Reg::R0, *number),
-            Expression::Arg(arg) => emit.load(Width::D, Reg::R0, emit.ctx(), i16::from(*arg) * 8),
+            Expression::Arg(arg) => emit.load_context(Width::D, Reg::R0, 8 * usize::from(*arg)),
             Expression::Memory { arg, path, width } => {
                 let width = Width::of(usize::from(*width)).unwrap_or(Width::D);
                 self.memory.value(emit, *arg, path, 0, width);
@@ -26,23 +26,15 @@ impl Values<'_> {
             Expression::Load { from, offset, width } => {
                 self.expression(emit, from, depth + 1);
                 let slot = self.operand_slot(emit, depth);
-                emit.mov(Reg::R3, Reg::R0);
-                if *offset != 0 {
-                    emit.alu(Alu::Add, Reg::R3, *offset);
-                }
-                emit.address(Reg::R1, Reg::R10, i32::from(slot));
-                emit.mov(Reg::R2, i32::from(*width));
-                emit.call(Helper::ProbeReadKernel);
+                emit.address(Reg::R3, Reg::R0, *offset);
+                emit.read_kernel((Reg::R10, slot), i32::from(*width));
                 let width = Width::of(usize::from(*width)).unwrap_or(Width::D);
                 emit.load(width, Reg::R0, Reg::R10, slot);
             }
             Expression::Extended { of, size, signed } => {
                 self.expression(emit, of, depth);
-                if *signed {
-                    extend_sign(emit, Reg::R0, *size);
-                } else {
-                    emit.truncate(usize::from(*size));
-                }
+                let size = usize::from(*size);
+                if *signed { emit.extend_sign(Reg::R0, size) } else { emit.truncate(size) }
             }
             Expression::Operation { operation, size, operands } => {
                 self.operands(emit, operands, depth);
@@ -86,11 +78,9 @@ impl Values<'_> {
     /// Jumps if the condition holds.
     fn condition(&mut self, emit: &mut Emitter, condition: &Condition, depth: usize, to: Label) {
         self.operands(emit, &condition.operands, depth);
-        let is_signed =
-            matches!(condition.comparison, Comparison::SignedLess | Comparison::SignedLessOrEqual);
-        if is_signed {
-            extend_sign(emit, ONE, condition.size);
-            extend_sign(emit, TWO, condition.size);
+        if matches!(condition.comparison, Comparison::SignedLess | Comparison::SignedLessOrEqual) {
+            emit.extend_sign(ONE, usize::from(condition.size));
+            emit.extend_sign(TWO, usize::from(condition.size));
         }
         let cond = match (condition.comparison, condition.holds_if) {
             (Comparison::Equal, true) => Cond::Eq,
@@ -120,7 +110,7 @@ fn operate(emit: &mut Emitter, operation: Operation, size: u8) {
         Operation::ShiftLeft => Alu::Lsh,
         Operation::ShiftRight => Alu::Rsh,
         Operation::ShiftRightSigned => {
-            extend_sign(emit, ONE, size);
+            emit.extend_sign(ONE, usize::from(size));
             Alu::Arsh
         }
     };
@@ -130,13 +120,4 @@ fn operate(emit: &mut Emitter, operation: Operation, size: u8) {
     }
     emit.mov(Reg::R0, ONE);
     emit.alu(operation, Reg::R0, TWO);
-}
-
-/// Extends the sign of a number of so many bytes.
-fn extend_sign(emit: &mut Emitter, register: Reg, size: u8) {
-    if size < 8 {
-        let above = 64 - 8 * i32::from(size);
-        emit.alu(Alu::Lsh, register, above);
-        emit.alu(Alu::Arsh, register, above);
-    }
 }

@@ -6,7 +6,7 @@
 
 use crate::{
     code::{
-        asm::{Alu, Helper, Reg, Width},
+        asm::{Alu, Reg, Width},
         lower::{emitter::Emitter, facts::Fact, output::LowerError},
     },
     plan::{
@@ -53,7 +53,7 @@ enum Slot {
 
 /// The groups of a function and their places.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Memory {
+pub(crate) struct Memory {
     groups: Vec<Group>,
     /// The place of each group on the stack.
     slots: Vec<Slot>,
@@ -100,14 +100,14 @@ impl Memory {
         let stack_bytes = |group: &Group| (group.end - group.start) as usize + 8;
         let whole: usize = groups.iter().map(stack_bytes).sum();
         let mut left = if whole <= STACK_MAX { STACK_MAX } else { STACK_MAX - GROUP_MAX as usize - 8 };
-        let slots = groups
-            .iter()
-            .map(|group| {
-                let own = stack_bytes(group) <= left;
-                left -= if own { stack_bytes(group) } else { 0 };
-                if own { Slot::Own } else { Slot::Shared }
-            })
-            .collect();
+        let slot = |group: &Group| match left.checked_sub(stack_bytes(group)) {
+            Some(rest) => {
+                left = rest;
+                Slot::Own
+            }
+            None => Slot::Shared,
+        };
+        let slots = groups.iter().map(slot).collect();
         Self { groups, slots, ..Self::default() }
     }
 
@@ -168,7 +168,7 @@ fn add_filter(filter: &Filter, fields: &[FieldSource], wanted: &mut Vec<Group>) 
             }
         }
         Filter::Test(test) => {
-            let place = match test {
+            let Place { offset, size } = match test {
                 Test::Number { place, .. }
                 | Test::Function { place, .. }
                 | Test::Text { text: Text::Pointer { place, .. }, .. }
@@ -180,7 +180,6 @@ fn add_filter(filter: &Filter, fields: &[FieldSource], wanted: &mut Vec<Group>) 
                 | Test::Cpus { subject: CpusSubject::Scalar { place }, .. } => *place,
                 _ => return,
             };
-            let Place { offset, size } = place;
             if u32::from(size) > GROUP_MAX {
                 return;
             }
@@ -200,7 +199,7 @@ impl Memory {
 
     /// Ensures that the bytes are on the stack and returns their offset.
     #[expect(clippy::expect_used, reason = "a plan ends every path with the field's own offset")]
-    pub(super) fn slot(
+    pub(crate) fn slot(
         &mut self,
         emit: &mut Emitter,
         arg: u8,
@@ -218,7 +217,7 @@ impl Memory {
             self.groups.len() - 1
         });
         let into = (start - self.groups[group].start) as i16;
-        if !emit.has(Fact::Group(group)) {
+        if !emit.facts.has(Fact::Group(group)) {
             self.read(emit, group);
         }
         self.place(emit, group) + into
@@ -228,18 +227,16 @@ impl Memory {
         let group = self.groups[number].clone();
         self.pointer(emit, Reg::R3, group.arg, &group.prefix, group.start);
         let slot = self.place(emit, number);
-        emit.address(Reg::R1, Reg::R10, i32::from(slot));
-        emit.mov(Reg::R2, (group.end - group.start) as i32);
-        emit.call(Helper::ProbeReadKernel);
+        emit.read_kernel((Reg::R10, slot), (group.end - group.start) as i32);
         if self.slots[number] != Slot::Shared {
-            emit.facts().add(Fact::Group(number));
+            emit.facts.add(Fact::Group(number));
         }
     }
 
     /// `dst` = the address at the end of a chain of pointers.
-    pub(super) fn pointer(&mut self, emit: &mut Emitter, dst: Reg, arg: u8, prefix: &[u32], start: u32) {
+    pub(crate) fn pointer(&mut self, emit: &mut Emitter, dst: Reg, arg: u8, prefix: &[u32], start: u32) {
         if prefix.is_empty() {
-            emit.load(Width::D, dst, emit.ctx(), i16::from(arg) * 8);
+            emit.load_context(Width::D, dst, 8 * usize::from(arg));
         } else {
             self.value(emit, arg, prefix, 0, Width::D);
             emit.mov(dst, Reg::R0);
@@ -252,17 +249,15 @@ impl Memory {
     fn place(&mut self, emit: &mut Emitter, number: usize) -> i16 {
         let group = &self.groups[number];
         let phase = group.phase() as usize;
-        let size = (group.end - group.start) as usize;
         match self.slots[number] {
             Slot::Taken(slot) => slot,
             Slot::Own => {
-                let slot = emit.alloc_at(size, phase);
+                let slot = emit.alloc_at((group.end - group.start) as usize, phase);
                 self.slots[number] = Slot::Taken(slot);
                 slot
             }
             Slot::Shared => {
-                let shared = &mut self.shared;
-                *shared.get_or_insert_with(|| emit.alloc(GROUP_MAX as usize + 8)) + phase as i16
+                *self.shared.get_or_insert_with(|| emit.alloc(GROUP_MAX as usize + 8)) + phase as i16
             }
         }
     }

@@ -3,7 +3,7 @@
 mod expression;
 mod memory;
 
-use tracer_abi::{COMMON_SIZE, INJECT_CPU};
+use tracer_abi::{COMMON_SIZE, INJECT_COMM, INJECT_CPU};
 
 use super::{emitter::Emitter, output::LowerError};
 use crate::{
@@ -20,7 +20,7 @@ pub(super) use memory::covering;
 /// The values at one context, and the kernel memory that they are read from.
 pub(super) struct Values<'a> {
     context: &'a ProgramContext,
-    memory: Memory,
+    pub(super) memory: Memory,
     /// Places on the stack for operands, by the depth of the operation.
     operands: Vec<i16>,
 }
@@ -47,29 +47,24 @@ impl<'a> Values<'a> {
         self.context
     }
 
-    /// Ensures that `size` bytes at a pointer are on the stack, and returns their offset.
-    pub(super) fn slot(
-        &mut self,
-        emit: &mut Emitter,
-        arg: u8,
-        path: &[u32],
-        inner: usize,
-        size: usize,
-    ) -> i16 {
-        self.memory.slot(emit, arg, path, inner, size)
-    }
-
-    /// `dst` = the address at the end of a chain of pointers.
-    pub(super) fn pointer(&mut self, emit: &mut Emitter, dst: Reg, arg: u8, prefix: &[u32], start: u32) {
-        self.memory.pointer(emit, dst, arg, prefix, start);
-    }
-
     /// R0 = the CPU of the hit.
     pub(super) fn current_cpu(&self, emit: &mut Emitter) {
         if *self.context == ProgramContext::Inject {
-            emit.load(Width::W, Reg::R0, emit.ctx(), INJECT_CPU as i16);
+            emit.load_context(Width::W, Reg::R0, INJECT_CPU);
         } else {
             emit.call(Helper::GetSmpProcessorId);
+        }
+    }
+
+    /// Copies the name of the hitting task, [`COMM_SIZE`](super::emitter::COMM_SIZE) bytes.
+    pub(super) fn copy_comm(&self, emit: &mut Emitter, (to, off): (Reg, i16)) {
+        if *self.context != ProgramContext::Inject {
+            emit.read_comm((to, off));
+            return;
+        }
+        for at in [0, 8] {
+            emit.load_context(Width::D, Reg::R0, INJECT_COMM + at);
+            emit.store(Width::D, to, off + at as i16, Reg::R0);
         }
     }
 
@@ -81,27 +76,18 @@ impl<'a> Values<'a> {
             ProgramContext::Tracepoint | ProgramContext::RawTracepoint(_) if offset + size <= COMMON_SIZE => {
                 common_field(emit, offset, size);
             }
-            ProgramContext::Tracepoint
-            | ProgramContext::Inject
-            | ProgramContext::Probe(_)
-            | ProgramContext::UserRecord(_)
-                if offset.is_multiple_of(size) =>
-            {
-                emit.load(width, Reg::R0, emit.ctx(), offset as i16);
-            }
-            ProgramContext::Tracepoint
-            | ProgramContext::Inject
-            | ProgramContext::Probe(_)
-            | ProgramContext::UserRecord(_) => {
-                // The verifier accepts only aligned loads of the context.
-                let slot = emit.alloc(size);
-                read_context(emit, slot, offset, size);
-                emit.load(width, Reg::R0, Reg::R10, slot);
-            }
             ProgramContext::RawTracepoint(fields) => {
                 let field = covering(fields, offset, size)?;
                 let inner = offset - usize::from(field.offset);
                 self.sourced(emit, &field.source, inner, width);
+            }
+            _ if offset.is_multiple_of(size) => emit.load_context(width, Reg::R0, offset),
+            // The verifier accepts only aligned loads of the context.
+            _ => {
+                let slot = emit.alloc(size);
+                emit.context_address(Reg::R3, offset);
+                emit.read_kernel((Reg::R10, slot), size as i32);
+                emit.load(width, Reg::R0, Reg::R10, slot);
             }
         }
         Ok(())
@@ -112,17 +98,16 @@ impl<'a> Values<'a> {
         match source {
             Source::Arg(arg) => {
                 if inner.is_multiple_of(width.bytes()) {
-                    emit.load(width, Reg::R0, emit.ctx(), i16::from(*arg) * 8 + inner as i16);
+                    emit.load_context(width, Reg::R0, 8 * usize::from(*arg) + inner);
                 } else {
-                    emit.load(Width::D, Reg::R0, emit.ctx(), i16::from(*arg) * 8);
+                    emit.load_context(Width::D, Reg::R0, 8 * usize::from(*arg));
                     emit.alu(Alu::Rsh, Reg::R0, 8 * inner as i32);
                     emit.truncate(width.bytes());
                 }
             }
             Source::Const(value) => {
-                let value = value >> (8 * inner);
-                let value = if width == Width::D { value } else { value & ((1 << (8 * width.bytes())) - 1) };
-                emit.constant(Reg::R0, value);
+                let bits = u64::MAX >> (64 - 8 * width.bytes());
+                emit.constant(Reg::R0, value >> (8 * inner) & bits);
             }
             Source::Memory { arg, path } => self.memory.value(emit, *arg, path, inner, width),
             Source::Computed(expression) => {
@@ -136,9 +121,8 @@ impl<'a> Values<'a> {
             Source::Extended { arg, path, width: read, signed } => {
                 let size = usize::from(*read);
                 self.memory.value(emit, *arg, path, 0, Width::of(size).unwrap_or(Width::D));
-                if *signed && size < 8 {
-                    emit.alu(Alu::Lsh, Reg::R0, 64 - 8 * size as i32);
-                    emit.alu(Alu::Arsh, Reg::R0, 64 - 8 * size as i32);
+                if *signed {
+                    emit.extend_sign(Reg::R0, size);
                 }
                 part(emit, inner, width);
             }
@@ -158,42 +142,33 @@ impl<'a> Values<'a> {
         count: usize,
         mut to: impl FnMut(&mut Emitter, usize),
     ) {
-        let chosen: Vec<_> = args.offsets().skip(first).take(count).collect();
-        // Both kinds are read before the branch, mostly by one call.
-        let natives: Vec<_> =
-            chosen.iter().map(|(native, _)| self.memory.slot(emit, args.regs, &[*native], 0, 8)).collect();
-        let Some(compat) = args.compat else {
-            for (number, slot) in natives.into_iter().enumerate() {
+        let mut pass = |emit: &mut Emitter, slots: Vec<i16>| {
+            for (number, slot) in slots.into_iter().enumerate() {
                 emit.load(Width::D, Reg::R0, Reg::R10, slot);
                 to(emit, number);
             }
+        };
+        let chosen = || args.offsets().skip(first).take(count);
+        let mut slot = |emit: &mut Emitter, offset| self.memory.slot(emit, args.regs, &[offset], 0, 8);
+        // Both kinds are read before the branch, mostly by one call.
+        let natives = chosen().map(|(native, _)| slot(emit, native)).collect();
+        let Some(compat) = args.compat else {
+            pass(emit, natives);
             return;
         };
-        let compats: Vec<_> = chosen
-            .iter()
-            .map(|(_, other)| self.memory.slot(emit, args.regs, &[other.unwrap_or_default()], 0, 8))
-            .collect();
-        let (is_compat, done) = (emit.label(), emit.label());
+        let compats = chosen().map(|(_, other)| slot(emit, other.unwrap_or_default())).collect();
+        let [is_compat, done] = emit.labels();
         emit.note("a 32-bit call?");
         emit.call(Helper::GetCurrentTask);
         let word = emit.alloc(4);
-        emit.address(Reg::R1, Reg::R10, i32::from(word));
-        emit.mov(Reg::R2, 4);
-        emit.mov(Reg::R3, Reg::R0);
-        emit.alu(Alu::Add, Reg::R3, compat.task_offset.cast_signed());
-        emit.call(Helper::ProbeReadKernel);
+        emit.address(Reg::R3, Reg::R0, compat.task_offset.cast_signed());
+        emit.read_kernel((Reg::R10, word), 4);
         emit.load(Width::W, Reg::R0, Reg::R10, word);
         emit.jump32_if(Cond::Set, Reg::R0, compat.mask.cast_signed(), is_compat);
-        for (number, slot) in natives.into_iter().enumerate() {
-            emit.load(Width::D, Reg::R0, Reg::R10, slot);
-            to(emit, number);
-        }
+        pass(emit, natives);
         emit.jump(done);
         emit.bind(is_compat);
-        for (number, slot) in compats.into_iter().enumerate() {
-            emit.load(Width::D, Reg::R0, Reg::R10, slot);
-            to(emit, number);
-        }
+        pass(emit, compats);
         emit.bind(done);
     }
 
@@ -210,10 +185,10 @@ impl<'a> Values<'a> {
         const REPORTED_AS_SLEEPING: i32 = 0x9000;
 
         let [preempted, not_idle, sleeping, highest, done] = emit.labels();
-        emit.load(Width::B, Reg::R0, emit.ctx(), i16::from(state.preempt) * 8);
+        emit.load_context(Width::B, Reg::R0, 8 * usize::from(state.preempt));
         emit.jump_if(Cond::Ne, Reg::R0, 0, preempted);
         self.memory.value(emit, state.task, &[state.exit_state], 0, Width::W);
-        emit.load(Width::W, Reg::R2, emit.ctx(), i16::from(state.state) * 8);
+        emit.load_context(Width::W, Reg::R2, 8 * usize::from(state.state));
         emit.alu(Alu::Or, Reg::R0, Reg::R2);
         emit.alu(Alu::And, Reg::R0, REPORT);
         emit.mov(Reg::R4, Reg::R2);
@@ -241,20 +216,13 @@ impl<'a> Values<'a> {
     }
 }
 
-/// Copies bytes of the context, aligned or not, to the stack.
-fn read_context(emit: &mut Emitter, slot: i16, offset: usize, size: usize) {
-    emit.address(Reg::R1, Reg::R10, i32::from(slot));
-    emit.mov(Reg::R2, size as i32);
-    emit.address(Reg::R3, emit.ctx(), offset as i32);
-    emit.call(Helper::ProbeReadKernel);
-}
-
 /// R0 = bytes of the common word.
 fn common_field(emit: &mut Emitter, offset: usize, size: usize) {
-    emit.use_common();
+    emit.uses.common = true;
     // Type and pid are always filled; flags and preempt count are between them.
-    emit.use_flags(offset < 4 && offset + size > 2);
-    emit.mov(Reg::R0, emit.common());
+    emit.uses.flags |= offset < 4 && offset + size > 2;
+    let common = emit.common;
+    emit.mov(Reg::R0, common);
     if offset > 0 {
         emit.alu(Alu::Rsh, Reg::R0, 8 * offset as i32);
     }

@@ -14,9 +14,9 @@ use super::{
 };
 use crate::{
     code::{
-        asm::{Alu, Cond, Function, Label, Operand, Reg},
+        asm::{Alu, Cond, Label, Reg},
         lower::{
-            emitter::Emitter,
+            emitter::{COMM_SIZE, Emitter},
             exits::Exits,
             output::LowerError,
             values::{Values, covering},
@@ -28,7 +28,7 @@ use crate::{
     },
 };
 
-use scratch::{COMM_SIZE, Part, Region, ScratchTexts};
+use scratch::{Part, Region, ScratchTexts};
 
 /// Longest char array that the filter of a raw tracepoint compares on the stack.
 const STACK_TEXT_MAX: usize = 128;
@@ -51,7 +51,7 @@ impl Outcome {
 /// The texts that a function fetches and the searches that it makes in them.
 pub(super) struct Texts {
     scratch: ScratchTexts,
-    searches: Searches,
+    pub(super) searches: Searches,
 }
 
 impl Texts {
@@ -63,22 +63,12 @@ impl Texts {
     /// Starts a filter: none of its texts is fetched.
     pub(super) fn start(&mut self, emit: &mut Emitter, filter: &Filter) {
         self.scratch = ScratchTexts::for_filter(filter);
-        emit.facts().forget_texts();
+        emit.facts.forget_texts();
     }
 
     /// Allocates `size` bytes of scratch memory for immediate use; returns their offset from R7.
     pub(super) fn transient(&self, emit: &mut Emitter, size: usize) -> usize {
         self.scratch.transient(emit, size)
-    }
-
-    /// Number of different searches.
-    pub(super) fn searches(&self) -> usize {
-        self.searches.count()
-    }
-
-    /// The callbacks of the searches.
-    pub(super) fn callbacks(self) -> Vec<Function> {
-        self.searches.finish()
     }
 
     pub(super) fn test(
@@ -172,30 +162,24 @@ impl Texts {
         text: Text,
         len: usize,
     ) -> Result<Bytes, LowerError> {
+        let bytes = |base, off| Bytes { base, off, available: len, aligned: true };
         let Text::Static(place) = text else {
             let slot = self.scratch.comm_slot(emit, values);
-            return Ok(Bytes { base: Reg::R10, off: i32::from(slot), available: len, aligned: true });
+            return Ok(bytes(Reg::R10, i32::from(slot)));
+        };
+        let ProgramContext::RawTracepoint(fields) = values.context() else {
+            return Ok(bytes(emit.ctx, i32::from(place.offset)));
         };
         let offset = usize::from(place.offset);
-        match values.context() {
-            ProgramContext::Tracepoint
-            | ProgramContext::Inject
-            | ProgramContext::Probe(_)
-            | ProgramContext::UserRecord(_) => {
-                Ok(Bytes { base: emit.ctx(), off: offset as i32, available: len, aligned: true })
-            }
-            ProgramContext::RawTracepoint(fields) => {
-                let field = covering(fields, offset, len)?;
-                let Source::Memory { arg, path } = &field.source else {
-                    return Err(LowerError::NoSource { offset, end: offset + len });
-                };
-                if len <= STACK_TEXT_MAX {
-                    let slot = values.slot(emit, *arg, path, offset - usize::from(field.offset), len);
-                    return Ok(Bytes { base: Reg::R10, off: i32::from(slot), available: len, aligned: true });
-                }
-                Ok(self.scratch.fetch_fixed(emit, values, text, Part::Whole, len)?.bytes())
-            }
+        let field = covering(fields, offset, len)?;
+        let Source::Memory { arg, path } = &field.source else {
+            return Err(LowerError::NoSource { offset, end: offset + len });
+        };
+        if len > STACK_TEXT_MAX {
+            return Ok(self.scratch.fetch_fixed(emit, values, text, Part::Whole, len)?.bytes());
         }
+        let slot = values.memory.slot(emit, *arg, path, offset - usize::from(field.offset), len);
+        Ok(bytes(Reg::R10, i32::from(slot)))
     }
 
     /// Tests the text of a `__data_loc` or `__rel_loc` word.
@@ -274,31 +258,30 @@ impl Texts {
     fn string(&mut self, emit: &mut Emitter, region: Region, pattern: &Pattern, outcome: Outcome) {
         emit.use_scratch();
         region.checked_length(emit, outcome.fault);
-        let (bytes, max) = (region.bytes(), region.max());
+        let (bytes, miss) = (region.bytes(), outcome.miss());
         match pattern {
-            Pattern::Full(wanted) if wanted.len() <= max => {
-                emit.jump_if(Cond::Ne, Reg::R9, wanted.len() as i32, outcome.miss());
-                compare(emit, bytes, wanted, outcome.miss());
-                outcome.exits.go(emit, true);
-            }
-            Pattern::Front(wanted) if wanted.len() <= max => {
-                emit.jump_if(Cond::Lt, Reg::R9, wanted.len() as i32, outcome.miss());
-                compare(emit, bytes, wanted, outcome.miss());
-                outcome.exits.go(emit, true);
-            }
-            Pattern::End(wanted) if wanted.len() <= max => {
-                emit.jump_if(Cond::Lt, Reg::R9, wanted.len() as i32, outcome.miss());
-                let segment: Vec<_> = wanted.iter().map(|byte| Element::Byte(*byte)).collect();
-                tail_segment(emit, region, &segment, outcome.miss());
-                outcome.exits.go(emit, true);
+            Pattern::Glob(glob) => self.glob(emit, region, glob, outcome),
+            Pattern::Full(wanted)
+            | Pattern::Front(wanted)
+            | Pattern::End(wanted)
+            | Pattern::Middle(wanted)
+                if wanted.len() > region.max =>
+            {
+                outcome.exits.go(emit, false);
             }
             Pattern::Middle(wanted) if wanted.is_empty() => outcome.exits.go(emit, true),
-            Pattern::Middle(wanted) if wanted.len() <= max => {
-                self.middle(emit, region, wanted, outcome);
+            Pattern::Middle(wanted) => self.middle(emit, region, wanted, outcome),
+            Pattern::Full(wanted) | Pattern::Front(wanted) => {
+                let cond = if matches!(pattern, Pattern::Full(_)) { Cond::Ne } else { Cond::Lt };
+                emit.jump_if(cond, Reg::R9, wanted.len() as i32, miss);
+                compare(emit, bytes, wanted, miss);
+                outcome.exits.go(emit, true);
             }
-            Pattern::Glob(glob) => self.glob(emit, region, glob, outcome),
-            Pattern::Full(_) | Pattern::Front(_) | Pattern::End(_) | Pattern::Middle(_) => {
-                outcome.exits.go(emit, false);
+            Pattern::End(wanted) => {
+                emit.jump_if(Cond::Lt, Reg::R9, wanted.len() as i32, miss);
+                let segment: Vec<_> = wanted.iter().map(|byte| Element::Byte(*byte)).collect();
+                tail_segment(emit, region, &segment, miss);
+                outcome.exits.go(emit, true);
             }
         }
     }
@@ -306,34 +289,31 @@ impl Texts {
     /// Searches for text in a fetched text; R9 is its length.
     fn middle(&mut self, emit: &mut Emitter, region: Region, wanted: &[u8], outcome: Outcome) {
         let segment = wanted.iter().map(|byte| Element::Byte(*byte)).collect();
-        let text = (region.start(), region.max());
+        let text = (region.start(), region.max);
         self.searches.search(emit, text, &segment, Start::At(0), 0, outcome.miss());
         outcome.exits.go(emit, true);
     }
 
     /// Matches a glob with a fetched string; R9 is its length.
     fn glob(&mut self, emit: &mut Emitter, region: Region, pattern: &[u8], outcome: Outcome) {
-        let text = (region.start(), region.max());
-        let glob = Glob::parse(pattern);
+        let text = (region.start(), region.max);
+        let Glob { first, rest } = Glob::parse(pattern);
         let miss = outcome.miss();
-        let (middle, last) = match &glob.rest {
-            None => (&[][..], &[][..]),
-            Some((middle, last)) => (&middle[..], &last[..]),
-        };
-        let least = glob.first.len() + middle.iter().map(Vec::len).sum::<usize>() + last.len();
-        if least > region.max() {
+        let cond = if rest.is_none() { Cond::Ne } else { Cond::Lt };
+        let (middle, last) = rest.unwrap_or_default();
+        let mut after: usize = middle.iter().map(Vec::len).sum();
+        let least = first.len() + after + last.len();
+        if least > region.max {
             outcome.exits.go(emit, false);
             return;
         }
-        let cond = if glob.rest.is_none() { Cond::Ne } else { Cond::Lt };
         if least > 0 || cond == Cond::Ne {
-            emit.jump_if(cond, Reg::R9, Operand::Imm(least as i32), miss);
+            emit.jump_if(cond, Reg::R9, least as i32, miss);
         }
-        match_segment(emit, region.bytes(), &glob.first, miss);
-        tail_segment(emit, region, last, miss);
-        let mut start = Start::At(glob.first.len());
-        let mut after: usize = middle.iter().map(Vec::len).sum();
-        for segment in middle {
+        match_segment(emit, region.bytes(), &first, miss);
+        tail_segment(emit, region, &last, miss);
+        let mut start = Start::At(first.len());
+        for segment in &middle {
             after -= segment.len();
             self.searches.search(emit, text, segment, start, after + last.len(), miss);
             start = Start::AfterFound(segment.len());

@@ -3,13 +3,13 @@
 //! A fetched text is preceded by its length. [`Fact`] records which texts are present at a point of the code; regions
 //! may overlap, so fetching one text forgets others.
 
-use tracer_abi::{FILTER_AREA, INJECT_COMM, MAX_PAYLOAD};
+use tracer_abi::{FILTER_AREA, MAX_PAYLOAD};
 
 use crate::{
     code::{
         asm::{Alu, Cond, Helper, Label, Reg, Width},
         lower::{
-            emitter::Emitter,
+            emitter::{COMM_SIZE, Emitter},
             facts::Fact,
             filter::compare::Bytes,
             output::LowerError,
@@ -22,8 +22,6 @@ use crate::{
     },
 };
 
-/// Bytes of a task's name: `TASK_COMM_LEN`, include/linux/sched.h.
-pub(super) const COMM_SIZE: usize = 16;
 /// Longest text of varying length that is searched, in bytes; no record is longer.
 const DATA_MAX: usize = 8176;
 /// Bytes before a fetched text: its length, negative if it could not be read.
@@ -48,15 +46,11 @@ pub(super) struct Region {
     text: Text,
     part: Part,
     off: usize,
-    max: usize,
+    /// Largest number of bytes that are fetched.
+    pub(super) max: usize,
 }
 
 impl Region {
-    /// Largest number of bytes that are fetched.
-    pub(super) fn max(&self) -> usize {
-        self.max
-    }
-
     /// Offset of the text's bytes from R7.
     pub(super) fn start(&self) -> usize {
         self.off + LENGTH_SIZE
@@ -146,7 +140,7 @@ impl ScratchTexts {
     /// Allocates `size` bytes for immediate use.
     pub(super) fn transient(&self, emit: &mut Emitter, size: usize) -> usize {
         let off = FILTER_AREA - size;
-        emit.facts().retain(|fact| match fact {
+        emit.facts.retain(|fact| match fact {
             Fact::Text(number) => self.regions[number].off + self.regions[number].size() <= off,
             Fact::Group(_) | Fact::Comm => true,
         });
@@ -155,8 +149,8 @@ impl ScratchTexts {
 
     /// The number of the text's region, which is created if there is none. Regions may overlap.
     fn region(&mut self, text: Text, part: Part, max: usize) -> usize {
-        if let Some(known) = self.regions.iter().position(|region| (region.text, region.part) == (text, part))
-        {
+        let known = self.regions.iter().position(|region| (region.text, region.part) == (text, part));
+        if let Some(known) = known {
             return known;
         }
         let mut region = Region { text, part, off: self.next, max };
@@ -171,29 +165,20 @@ impl ScratchTexts {
     /// Marks a region as fetched and forgets the regions that it overlaps.
     fn fetched(&self, emit: &mut Emitter, number: usize) -> Region {
         let region = self.regions[number];
-        emit.facts().retain(|fact| match fact {
+        emit.facts.retain(|fact| match fact {
             Fact::Text(other) => !region.overlaps(&self.regions[other]),
             Fact::Group(_) | Fact::Comm => true,
         });
-        emit.facts().add(Fact::Text(number));
+        emit.facts.add(Fact::Text(number));
         region
     }
 
     /// Ensures that the name of the hitting thread is on the stack, and returns its offset.
     pub(super) fn comm_slot(&mut self, emit: &mut Emitter, values: &Values<'_>) -> i16 {
         let slot = *self.comm.get_or_insert_with(|| emit.alloc(COMM_SIZE));
-        if !emit.has(Fact::Comm) {
-            if *values.context() == ProgramContext::Inject {
-                for at in [0, 8] {
-                    emit.load(Width::D, Reg::R0, emit.ctx(), INJECT_COMM as i16 + at);
-                    emit.store(Width::D, Reg::R10, slot + at, Reg::R0);
-                }
-            } else {
-                emit.address(Reg::R1, Reg::R10, i32::from(slot));
-                emit.mov(Reg::R2, COMM_SIZE as i32);
-                emit.call(Helper::GetCurrentComm);
-            }
-            emit.facts().add(Fact::Comm);
+        if !emit.facts.has(Fact::Comm) {
+            values.copy_comm(emit, (Reg::R10, slot));
+            emit.facts.add(Fact::Comm);
         }
         slot
     }
@@ -210,7 +195,7 @@ impl ScratchTexts {
         let number = self.region(text, part, len);
         let region = self.regions[number];
         emit.use_scratch();
-        if emit.has(Fact::Text(number)) {
+        if emit.facts.has(Fact::Text(number)) {
             return Ok(region);
         }
         if let Text::Static(place) = text {
@@ -246,12 +231,12 @@ impl ScratchTexts {
         let number = self.region(text, part, max);
         let region = self.regions[number];
         emit.use_scratch();
-        if emit.has(Fact::Text(number)) {
+        if emit.facts.has(Fact::Text(number)) {
             return Ok(region);
         }
         let (offset, base) = match text {
             Text::Dyn { offset } => (offset, 0),
-            Text::Rel { offset } => (offset, i32::from(offset) + 4),
+            Text::Rel { offset } => (offset, usize::from(offset) + 4),
             _ => return Err(LowerError::NoData),
         };
         // R9 = length, R3 = address of the first byte.
@@ -259,10 +244,7 @@ impl ScratchTexts {
         emit.mov(Reg::R9, Reg::R0);
         emit.alu(Alu::Rsh, Reg::R9, 16);
         emit.alu(Alu::And, Reg::R0, 0xffff);
-        emit.mov(Reg::R3, emit.ctx());
-        if base > 0 {
-            emit.alu(Alu::Add, Reg::R3, base);
-        }
+        emit.context_address(Reg::R3, base);
         emit.alu(Alu::Add, Reg::R3, Reg::R0);
         region.address(emit, Reg::R1);
         match part {
@@ -290,9 +272,9 @@ impl ScratchTexts {
                 emit.bind(done);
             }
             Part::Whole => {
-                let (endless, done) = (emit.label(), emit.label());
+                let [endless, done] = emit.labels();
                 emit.jump_if(Cond::Eq, Reg::R9, 0, endless);
-                bound(emit, Reg::R9, max);
+                emit.limit(Reg::R9, max);
                 emit.mov(Reg::R2, Reg::R9);
                 emit.call(Helper::ProbeReadKernel);
                 region.store_length(emit, Reg::R9);
@@ -304,7 +286,7 @@ impl ScratchTexts {
                 emit.bind(done);
             }
             Part::String => {
-                bound(emit, Reg::R9, max);
+                emit.limit(Reg::R9, max);
                 emit.mov(Reg::R2, Reg::R9);
                 emit.alu(Alu::Add, Reg::R2, 1);
                 emit.call(Helper::ProbeReadKernelStr);
@@ -325,7 +307,7 @@ impl ScratchTexts {
     ) -> Result<Region, LowerError> {
         let number = self.region(text, Part::String, POINTER_TEXT_MAX - 1);
         let region = self.regions[number];
-        if emit.has(Fact::Text(number)) {
+        if emit.facts.has(Fact::Text(number)) {
             return Ok(region);
         }
         values.value(emit, place)?;
@@ -347,10 +329,10 @@ impl ScratchTexts {
         let max = MAX_PAYLOAD.saturating_sub(usize::from(offset));
         let number = self.region(text, Part::String, max);
         let region = self.regions[number];
-        if emit.has(Fact::Text(number)) {
+        if emit.facts.has(Fact::Text(number)) {
             return region;
         }
-        emit.address(Reg::R3, emit.ctx(), i32::from(offset));
+        emit.context_address(Reg::R3, usize::from(offset));
         region.address(emit, Reg::R1);
         emit.mov(Reg::R2, max as i32 + 1);
         emit.call(Helper::ProbeReadKernelStr);
@@ -366,27 +348,15 @@ fn fixed_address(
     offset: usize,
     len: usize,
 ) -> Result<(), LowerError> {
-    match values.context() {
-        ProgramContext::Tracepoint
-        | ProgramContext::Inject
-        | ProgramContext::Probe(_)
-        | ProgramContext::UserRecord(_) => emit.address(Reg::R3, emit.ctx(), offset as i32),
-        ProgramContext::RawTracepoint(fields) => {
-            let field = covering(fields, offset, len)?;
-            let no_source = LowerError::NoSource { offset, end: offset + len };
-            let Source::Memory { arg, path } = &field.source else { return Err(no_source) };
-            let Some((last, prefix)) = path.split_last() else { return Err(no_source) };
-            let inner = offset - usize::from(field.offset);
-            values.pointer(emit, Reg::R3, *arg, prefix, last + inner as u32);
-        }
-    }
+    let ProgramContext::RawTracepoint(fields) = values.context() else {
+        emit.context_address(Reg::R3, offset);
+        return Ok(());
+    };
+    let field = covering(fields, offset, len)?;
+    let no_source = LowerError::NoSource { offset, end: offset + len };
+    let Source::Memory { arg, path } = &field.source else { return Err(no_source) };
+    let Some((last, prefix)) = path.split_last() else { return Err(no_source) };
+    let inner = offset - usize::from(field.offset);
+    values.memory.pointer(emit, Reg::R3, *arg, prefix, last + inner as u32);
     Ok(())
-}
-
-/// `reg = min(reg, max)`
-fn bound(emit: &mut Emitter, reg: Reg, max: usize) {
-    let fits = emit.label();
-    emit.jump_if(Cond::Le, reg, max as i32, fits);
-    emit.mov(reg, max as i32);
-    emit.bind(fits);
 }
