@@ -33,7 +33,7 @@ fuzz_target!(|data: &[u8]| {
                 if again.apply(&Line::split(listed.trim_ascii_end()), File::Dynamic, &facts).is_ok() {
                     assert_eq!(again.listing(File::Dynamic), listed);
                 }
-                let _ = event.format_text(1);
+                let _ = event.format(1).text();
                 assert_eq!(event.fields().len(), event.format(1).fields.len());
             }
             Ok(_) => {}

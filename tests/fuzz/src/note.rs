@@ -118,7 +118,7 @@ fn file(bytes: &[u8]) -> u64 {
     }
     let facts = frozen::facts();
     for event in events.iter().take(8) {
-        let _ = program::format_text(&event.format);
+        let _ = event.format.text_with_lengths();
         let printer = Printer::compile(&event.format, facts.as_ref());
         for length in [0, 8, event.format.fixed_size(), bytes.len().min(8192)] {
             let record: Vec<u8> = bytes.iter().copied().cycle().take(length).collect();

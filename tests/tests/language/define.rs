@@ -172,7 +172,7 @@ impl Kernel {
                 .map(|line| line.to_owned() + "\n")
                 .collect();
             let last = set.probes().iter().rfind(|defined| defined.probe.event.group == GROUP);
-            let format = last.map(|defined| crate::without_id(&defined.probe.event.format_text(0)));
+            let format = last.map(|defined| crate::without_id(&defined.probe.event.format(0).text()));
             let (log, astray) = match &result {
                 Ok(_) => (Vec::new(), false),
                 Err(refusal) => (

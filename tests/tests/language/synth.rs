@@ -92,7 +92,8 @@ impl Kernel {
         let mut difference = None;
         for line in lines {
             let result = set.apply(define::Line::split(line).text(), file);
-            let format = set.events().last().map(|defined| crate::without_id(&defined.event.format_text(0)));
+            let format =
+                set.events().last().map(|defined| crate::without_id(&defined.event.format(0).text()));
             let (errno, log) = match &result {
                 Ok(_) => (None, Vec::new()),
                 Err(refusal) => {

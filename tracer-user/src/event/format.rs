@@ -1,4 +1,4 @@
-//! Parser of `format` files.
+//! Parser and writer of `format` files.
 //!
 //! The text is a kernel interface (the `trace_event_format` seq file). It contains a name, an id, the common fields,
 //! a blank line, the event's own fields, and the `print fmt` line, whose strings may contain newlines.
@@ -112,6 +112,36 @@ impl Format {
     pub fn full_name(&self) -> String {
         format!("{}:{}", self.system, self.name)
     }
+
+    /// The text of the `format` file of an event that is defined at run time (`f_show()`, kernel/trace/trace_events.c).
+    pub fn text(&self) -> String {
+        self.written(false)
+    }
+
+    /// As [`Format::text`], with the lengths of arrays.
+    pub fn text_with_lengths(&self) -> String {
+        self.written(true)
+    }
+
+    fn written(&self, lengths: bool) -> String {
+        let lines = |fields: &[Field]| fields.iter().map(|field| line(field, lengths)).collect::<String>();
+        let Self { name, id, print_fmt, .. } = self;
+        let (common, own) = (lines(&self.common), lines(&self.fields));
+        format!("name: {name}\nID: {id}\nformat:\n{common}\n{own}\nprint fmt: {print_fmt}\n")
+    }
+}
+
+/// A field's line in a format file. The kernel stores no length for the arrays of dynamic events: empty brackets follow
+/// the name, except if the type starts with `__data_loc`.
+fn line(field: &Field, lengths: bool) -> String {
+    let bracket = field.ty.find('[').filter(|_| !field.is_data_loc());
+    let (ty, brackets) = match bracket.and_then(|at| field.ty.split_at_checked(at)) {
+        Some((ty, brackets)) => (ty, if lengths { brackets } else { "[]" }),
+        None => (field.ty.as_str(), ""),
+    };
+    let Field { name, offset, size, .. } = field;
+    let signed = u8::from(field.signed);
+    format!("\tfield:{ty} {name}{brackets};\toffset:{offset};\tsize:{size};\tsigned:{signed};\n")
 }
 
 /// Parses the text after `field:` up to the line's end.

@@ -192,11 +192,6 @@ fn check(format: &Format) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The text of the event's `format` file.
-pub fn format_text(format: &Format) -> String {
-    dynamic::format_text_with(format, true)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,7 +8,7 @@
 
 use std::fmt::Write as _;
 
-use super::dynamic::{common_fields, field, format_text, raw};
+use super::dynamic::{common_fields, field, raw};
 use super::{Field, FieldClass, Format};
 
 /// The system of all synthetic events.
@@ -259,11 +259,6 @@ impl Event {
             fields: self.record(),
             print_fmt: self.print_fmt(),
         }
-    }
-
-    /// The text of the event's `format` file.
-    pub fn format_text(&self, id: u16) -> String {
-        format_text(&self.format(id))
     }
 
     /// The print fmt (`__set_synth_event_print_fmt()`).

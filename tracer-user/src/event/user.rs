@@ -10,7 +10,7 @@ use tracer_abi::COMMON_SIZE;
 
 use super::{
     Format,
-    dynamic::{common_fields, field, format_text},
+    dynamic::{common_fields, field},
 };
 
 /// The system of user events.
@@ -138,11 +138,6 @@ impl Event {
             fields: placed.collect(),
             print_fmt: self.print_fmt(),
         }
-    }
-
-    /// The text of the event's `format` file.
-    pub fn format_text(&self, id: u16) -> String {
-        format_text(&self.format(id))
     }
 
     /// The print fmt (`user_event_set_print_fmt()`). Only tools use it: `trace` shows fields.

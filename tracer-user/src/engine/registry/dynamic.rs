@@ -291,11 +291,8 @@ impl DynamicEvents {
             return Ok(());
         }
         let id = table.free_id()?;
-        let made = DefinedEvent {
-            format: event.format(id),
-            text: event.format_text(id),
-            printer: probes::printer(&event, id),
-        };
+        let format = event.format(id);
+        let made = DefinedEvent { text: format.text(), format, printer: probes::printer(&event, id) };
         let number = table.add(made)?;
         table.keep_charge(number, charge);
         self.numbers.insert((event.group, event.name), number);

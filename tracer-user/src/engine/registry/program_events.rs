@@ -16,10 +16,7 @@ use crate::{
             table::{DefinitionOwner, EventChanges, EventTable},
         },
     },
-    event::{
-        EventId, Format,
-        program::{self, Described},
-    },
+    event::{EventId, Format, program::Described},
     kernel::opened::{Identity, OpenedFile},
     lang::facts::{FileRequest, Files},
     render::Printer,
@@ -90,7 +87,7 @@ fn errno(error: &std::io::Error) -> Errno {
 /// An event of a program with an id, a format text and a printer.
 fn made(event: Described, id: u16, facts: &Facts) -> DefinedEvent {
     let format = Format { id, ..event.format };
-    DefinedEvent { text: program::format_text(&format), printer: Printer::compile(&format, facts), format }
+    DefinedEvent { text: format.text_with_lengths(), printer: Printer::compile(&format, facts), format }
 }
 
 impl ProgramEvents {

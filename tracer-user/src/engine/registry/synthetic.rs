@@ -174,7 +174,7 @@ impl SyntheticEvents {
         let id = table.free_id()?;
         let format = event.format(id);
         let printer = printer(event, &format, facts);
-        let number = table.add(DefinedEvent { text: event.format_text(id), format, printer })?;
+        let number = table.add(DefinedEvent { text: format.text(), format, printer })?;
         table.keep_charge(number, charge);
         self.numbers.insert(event.name.clone(), number);
         Ok(())

@@ -155,7 +155,7 @@ pub(super) fn find(
     event.multi = kind.multi.then(|| number.unwrap_or(engine.user.next_multi));
     engine.user.next_multi += u64::from(kind.multi && number.is_none());
     let format = event.format(id);
-    let text = event.format_text(id);
+    let text = format.text();
     let made = DefinedEvent { printer: Printer::fields_only(&format, engine.facts.version()), format, text };
     let number = engine.registry.add(made)?;
     for instance in recorded_in {

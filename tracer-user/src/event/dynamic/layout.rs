@@ -1,4 +1,4 @@
-//! The record of a dynamic event: fields, format file, print fmt.
+//! The record of a dynamic event: fields and print fmt.
 //!
 //! A record consists of the common fields, one or two addresses of the hit (none for an event probe), the arguments
 //! one after the other, unaligned, and finally the texts.
@@ -71,11 +71,6 @@ impl Event {
         }
     }
 
-    /// The text of the event's `format` file (`f_show()`, kernel/trace/trace_events.c).
-    pub fn format_text(&self, id: u16) -> String {
-        format_text(&self.format(id))
-    }
-
     /// The print fmt (`__set_print_fmt()`).
     pub fn print_fmt(&self) -> String {
         let (conversion, values) = match self.head().len() {
@@ -125,41 +120,8 @@ pub(crate) fn common_fields() -> Vec<Field> {
     COMMON.iter().map(|(ty, name, offset, size, signed)| field(ty, name, *offset, *size, *signed)).collect()
 }
 
-/// The text of the `format` file of an event that is defined at run time.
-pub(crate) fn format_text(format: &Format) -> String {
-    format_text_with(format, false)
-}
-
-/// Like [`format_text`]; `lengths` shows the lengths of arrays.
-pub(crate) fn format_text_with(format: &Format, lengths: bool) -> String {
-    let mut text = format!("name: {}\nID: {}\nformat:\n", format.name, format.id);
-    for field in &format.common {
-        show(&mut text, field, lengths);
-    }
-    text.push('\n');
-    for field in &format.fields {
-        show(&mut text, field, lengths);
-    }
-    let _ = write!(text, "\nprint fmt: {}\n", format.print_fmt);
-    text
-}
-
 /// A field of an event that is defined at run time.
 pub(crate) fn field(ty: &str, name: &str, offset: usize, size: usize, signed: bool) -> Field {
     let array = ty.split_once('[').and_then(|(_, length)| length.strip_suffix(']')?.parse().ok());
     Field { name: name.to_owned(), ty: ty.to_owned(), offset, size, signed, array, class: FieldClass::of(ty) }
-}
-
-/// Writes a line of a format file. The kernel stores no length for the arrays of dynamic events: empty brackets follow
-/// the name, except if the type starts with `__data_loc`.
-fn show(text: &mut String, field: &Field, lengths: bool) {
-    let bracket = field.ty.find('[').filter(|_| !field.is_data_loc());
-    let (ty, brackets) = match bracket.and_then(|at| field.ty.split_at_checked(at)) {
-        Some((ty, brackets)) => (ty, if lengths { brackets } else { "[]" }),
-        None => (field.ty.as_str(), ""),
-    };
-    let Field { name, offset, size, .. } = field;
-    let signed = u8::from(field.signed);
-    let _ =
-        writeln!(text, "\tfield:{ty} {name}{brackets};\toffset:{offset};\tsize:{size};\tsigned:{signed};");
 }

@@ -11,8 +11,7 @@ mod layout;
 mod readback;
 mod types;
 
-pub(crate) use layout::RESERVED;
-pub(crate) use layout::{common_fields, field, format_text, format_text_with};
+pub(crate) use layout::{RESERVED, common_fields, field};
 pub use types::{FetchType, TYPES};
 
 /// Maximum length of a group's or event's name, including the NUL: `MAX_EVENT_NAME_LEN`, kernel/trace/trace.h.

@@ -56,7 +56,7 @@ fn outcome(set: &mut Set, input: &str, facts: &Fixed) -> String {
         Ok(Change::Added { .. }) => {
             let probe = &set.probes()[set.probes().len() - 1].probe;
             let mut text = latin1(&probe.event.read_back());
-            let format = probe.event.format_text(1);
+            let format = probe.event.format(1).text();
             let own =
                 format.lines().skip_while(|line| !line.is_empty()).skip(1).filter(|line| !line.is_empty());
             for line in own {
@@ -128,7 +128,7 @@ fn a_listed_event_defines_the_same_event() {
         again.apply(&Line::split(listing.trim_ascii_end()), File::Dynamic, &facts).unwrap();
         assert_eq!(again.listing(File::Dynamic), listing, "{input}");
         let (a, b) = (&set.probes()[0].probe, &again.probes()[0].probe);
-        assert_eq!(a.event.format_text(1), b.event.format_text(1), "{input}");
+        assert_eq!(a.event.format(1).text(), b.event.format(1).text(), "{input}");
         let programs = |probe: &Probe| probe.args.iter().map(|arg| arg.program.clone()).collect::<Vec<_>>();
         assert_eq!(programs(a), programs(b), "{input}");
         let event = &a.event;
