@@ -37,8 +37,8 @@ impl Catalogue {
     /// part is a glob.
     pub fn matching(&self, pattern: &str) -> Vec<(&str, &str)> {
         if let Some((system, name)) = pattern.split_once(':') {
-            let system = Glob::new(if system.is_empty() { "*" } else { system });
-            let name = Glob::new(if name.is_empty() { "*" } else { name });
+            let [system, name] =
+                [system, name].map(|part| Glob::new(if part.is_empty() { "*" } else { part }));
             self.iter().filter(|(s, n)| system.matches(s) && name.matches(n)).collect()
         } else {
             let either = Glob::new(pattern);
@@ -62,12 +62,7 @@ impl Glob {
 
     /// Whether the whole text matches.
     pub fn matches(&self, text: &str) -> bool {
-        self.matches_bytes(text.as_bytes())
-    }
-
-    /// Like [`Glob::matches`], for bytes that need not be UTF-8.
-    pub fn matches_bytes(&self, text: &[u8]) -> bool {
-        let pattern = &self.pattern;
+        let (pattern, text) = (&self.pattern, text.as_bytes());
         let (mut p, mut t) = (0, 0);
         // Where to continue after a mismatch: after the last star, one byte further in the text.
         let mut retry: Option<(usize, usize)> = None;

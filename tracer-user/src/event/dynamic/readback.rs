@@ -12,13 +12,8 @@ impl Event {
         match self.target {
             Target::Function { .. } => 'f',
             Target::Tracepoint { .. } => 't',
-            Target::Kernel { exit, .. } | Target::File { exit, .. } => {
-                if exit {
-                    'r'
-                } else {
-                    'p'
-                }
-            }
+            Target::Kernel { exit: true, .. } | Target::File { exit: true, .. } => 'r',
+            Target::Kernel { .. } | Target::File { .. } => 'p',
             Target::Event { .. } => 'e',
         }
     }
@@ -30,15 +25,11 @@ impl Event {
         if self.is_exit() && self.maxactive != 0 {
             line.extend(self.maxactive.to_string().bytes());
         }
-        line.push(b':');
-        line.extend(raw(&self.group));
-        line.push(b'/');
-        line.extend(raw(&self.name));
-        line.push(b' ');
+        line.extend(raw(&format!(":{}/{} ", self.group, self.name)));
         match &self.target {
             Target::Function { symbol, exit } => {
                 line.extend(raw(symbol));
-                line.extend(if *exit { "%return" } else { "" }.bytes());
+                line.extend_from_slice(if *exit { b"%return" } else { b"" });
             }
             Target::Event { system, name, .. } => line.extend(raw(&format!("{system}.{name}"))),
             _ => line.extend(self.place()),
@@ -81,14 +72,8 @@ impl Event {
         let Some((place, args)) = words.split_first() else { return true };
         let fits = match &self.target {
             Target::Event { system, name, .. } => {
-                let slash = place.iter().position(|byte| *byte == b'/');
-                match slash.or_else(|| place.iter().position(|byte| *byte == b'.')) {
-                    Some(at) => {
-                        place.get(..at) == Some(&raw(system)[..])
-                            && place.get(at + 1..) == Some(&raw(name)[..])
-                    }
-                    None => false,
-                }
+                let separator = if place.contains(&b'/') { '/' } else { '.' };
+                raw(&format!("{system}{separator}{name}")) == *place
             }
             Target::File { path, .. } => {
                 let own = self.place();

@@ -18,14 +18,7 @@ pub struct FetchType {
 }
 
 const fn text(name: &'static str) -> FetchType {
-    FetchType {
-        name,
-        size: 4,
-        signed: true,
-        string: true,
-        conversion: "\\\"%s\\\"",
-        field: "__data_loc char[]",
-    }
+    FetchType { string: true, ..number(name, 4, true, "\\\"%s\\\"", "__data_loc char[]") }
 }
 
 const fn number(
@@ -67,8 +60,7 @@ impl FetchType {
 
     /// The type of a value without an explicit type: a hexadecimal word.
     pub fn word() -> &'static Self {
-        static WORD: FetchType = number("x64", 8, false, "0x%Lx", "u64");
-        &WORD
+        const { &number("x64", 8, false, "0x%Lx", "u64") }
     }
 }
 
