@@ -109,10 +109,7 @@ impl Conversion {
         let since = |other: u64| other.wrapping_sub(at) as i64;
         let (offset, drift) = match clock {
             Clock::Boot => (since(nanoseconds(clock_gettime(ClockId::Boottime))), 0),
-            Clock::Tai => {
-                let tai = clock_gettime_dynamic(DynamicClockId::Tai).map_or(at, nanoseconds);
-                (since(tai), 0)
-            }
+            Clock::Tai => (since(clock_gettime_dynamic(DynamicClockId::Tai).map_or(at, nanoseconds)), 0),
             Clock::MonoRaw => (since(nanoseconds(clock_gettime(ClockId::MonotonicRaw))), 0),
             Clock::Tsc => {
                 let count = counter::now();

@@ -67,7 +67,6 @@ pub struct CpuBuffer {
     stats: Stats,
     /// Records overwritten since the last one that was consumed.
     lost: u64,
-    /// Counts the kinds of records in the pages.
     kinds: KindCounts,
 }
 
@@ -301,7 +300,6 @@ impl CpuBuffer {
         Stats { bytes: used as u64, ..self.stats }
     }
 
-    /// The number of the buffer, which no other buffer has.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
@@ -311,12 +309,10 @@ impl CpuBuffer {
         self.pushed
     }
 
-    /// The number of the record after the last overwritten one.
     pub(super) fn overwritten(&self) -> u64 {
         self.overwritten
     }
 
-    /// Number of records so far that were inserted before younger ones.
     pub(super) fn inserted(&self) -> u64 {
         self.inserted
     }

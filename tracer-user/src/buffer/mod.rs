@@ -74,16 +74,9 @@ impl TraceBuffer {
         until: u64,
         show: impl FnOnce(u32, u64, u64, &[u8]) -> T,
     ) -> Option<T> {
-        let mut oldest: Option<(u64, u32)> = None;
-        for (number, buffer) in self.select(cpu) {
-            if let Some(time) = buffer.first_time().filter(|time| *time <= until) {
-                // At the same time the record of the lower CPU is first.
-                if oldest.is_none_or(|(best, _)| time < best) {
-                    oldest = Some((time, number));
-                }
-            }
-        }
-        let (_, number) = oldest?;
+        let firsts = self.select(cpu).filter_map(|(number, buffer)| Some((buffer.first_time()?, number)));
+        // At the same time the record of the lower CPU is first.
+        let (_, number) = firsts.min().filter(|(time, _)| *time <= until)?;
         self.cpu_mut(number)?.consume(|lost, time, payload| show(number, lost, time, payload))
     }
 }

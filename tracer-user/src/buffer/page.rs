@@ -217,13 +217,7 @@ mod tests {
 
     /// Everything that a page holds.
     fn read(page: &Page) -> Vec<(u64, Vec<u8>)> {
-        let mut place = page.first();
-        let mut all = Vec::new();
-        while let Some((time, payload, next)) = page.record(place) {
-            all.push((time, payload.to_vec()));
-            place = next;
-        }
-        all
+        page.clone().cut(page.first(), 0)
     }
 
     #[test]

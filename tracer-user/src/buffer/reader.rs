@@ -114,11 +114,6 @@ impl Cursor {
         self.time = settle(&self.pages, &mut self.page, &mut self.place, self.record < self.end);
     }
 
-    /// Releases the pages. The position and the time of the next record remain.
-    fn release(&mut self) {
-        self.pages = Arc::default();
-    }
-
     /// Ends, because the buffer has no more records.
     fn finish(&mut self) {
         (self.end, self.time) = (self.record, None);
@@ -164,7 +159,7 @@ impl Reader {
     /// Releases the pages and keeps the position. The reader must hold pages again before it continues.
     pub fn release(&mut self) {
         self.is_partial = true;
-        self.cursors.iter_mut().for_each(Cursor::release);
+        self.cursors.iter_mut().for_each(|cursor| cursor.pages = Arc::default());
     }
 
     /// Holds some pages of these buffers again, from the position on. A CPU whose buffer is not among them has ended.
@@ -196,13 +191,9 @@ impl Reader {
 
     /// The next record.
     pub fn advance(&mut self) -> Option<Entry<'_>> {
-        let mut oldest: Option<(u64, usize)> = None;
-        for (index, cursor) in self.cursors.iter().enumerate() {
-            if let Some(time) = cursor.time.filter(|time| oldest.is_none_or(|(best, _)| *time < best)) {
-                oldest = Some((time, index));
-            }
-        }
-        self.cursors.get_mut(oldest?.1)?.advance()
+        let firsts = self.cursors.iter_mut().filter_map(|cursor| Some((cursor.time?, cursor)));
+        let (_, oldest) = firsts.min_by_key(|(time, _)| *time)?;
+        oldest.advance()
     }
 }
 
@@ -249,10 +240,6 @@ mod tests {
         (0..count).map_while(|_| reader.advance().map(|entry| (entry.time, entry.lost))).collect()
     }
 
-    fn hold(reader: &mut Reader, buffer: &TraceBuffer) {
-        reader.hold(&[buffer]);
-    }
-
     #[test]
     fn a_reader_without_pages_continues_where_it_was() {
         let mut buffer = buffer();
@@ -267,17 +254,17 @@ mod tests {
         }
         // Younger records are not of this reader.
         fill(&mut buffer, 300..400);
-        hold(&mut reader, &buffer);
+        reader.hold(&[&buffer]);
         assert!(next(&mut reader, 1000).into_iter().eq((3..300).map(|time| (time, 0))));
         // The first page is overwritten.
         fill(&mut buffer, 400..520);
-        hold(&mut other, &buffer);
+        other.hold(&[&buffer]);
         assert_eq!(next(&mut other, 2), [(255, 252), (256, 0)]);
         other.release();
         // All that is left, several times.
         for more in [520..1200, 1200..2000, 2000..3000] {
             fill(&mut buffer, more);
-            hold(&mut other, &buffer);
+            other.hold(&[&buffer]);
             assert_eq!((next(&mut other, 1), other.is_short()), (vec![], false));
             other.release();
         }
@@ -294,7 +281,7 @@ mod tests {
         let (mut all, mut times) = (Vec::new(), 0);
         while all.len() < 60_000 {
             reader.release();
-            hold(&mut reader, &buffer);
+            reader.hold(&[&buffer]);
             assert!(reader.held_bytes() <= PAGES * 4096);
             let some = next(&mut reader, 60_000);
             assert!(!some.is_empty() && (reader.is_short() || all.len() + some.len() == 60_000));
@@ -303,7 +290,7 @@ mod tests {
         }
         assert!(all.into_iter().eq((0..60_000).map(|time| (time, 0))) && times > 2);
         reader.release();
-        hold(&mut reader, &buffer);
+        reader.hold(&[&buffer]);
         assert_eq!((next(&mut reader, 1), reader.is_short()), (vec![], false));
     }
 
@@ -314,7 +301,7 @@ mod tests {
         reader.release();
         for more in [0..600, 600..1200] {
             fill(&mut buffer, more);
-            hold(&mut reader, &buffer);
+            reader.hold(&[&buffer]);
             assert_eq!((next(&mut reader, 1), reader.is_short()), (vec![], false));
         }
         assert_eq!(reader.take_lost().count(), 0);
@@ -337,7 +324,7 @@ mod tests {
         // Emptied.
         buffer.cpu_mut(0).unwrap().clear();
         fill(&mut buffer, 0..50);
-        hold(&mut reader, &buffer);
+        reader.hold(&[&buffer]);
         assert_eq!(next(&mut reader, 1), []);
     }
 
@@ -351,7 +338,7 @@ mod tests {
         // It moves the records after it. Another one is among those that are not shown yet.
         assert!(buffer.cpu_mut(0).unwrap().insert(270, &[1; 40]));
         assert!(buffer.cpu_mut(0).unwrap().insert(295, &[1; 40]));
-        hold(&mut reader, &buffer);
+        reader.hold(&[&buffer]);
         let times = (290..296).chain(295..300);
         assert!(next(&mut reader, 100).into_iter().eq(times.map(|time| (time, 0))));
     }
@@ -367,11 +354,11 @@ mod tests {
             assert_eq!(next(&mut reader, 300).len(), 300);
             reader.release();
             buffer.cpu_mut(0).unwrap().insert(400, &vec![1; length]);
-            hold(&mut reader, &buffer);
+            reader.hold(&[&buffer]);
             let rest = next(&mut reader, 1000);
             assert!(!rest.is_empty() && rest.len() <= 210 && !reader.is_short(), "{length} {overwrite}");
             reader.release();
-            hold(&mut reader, &buffer);
+            reader.hold(&[&buffer]);
             assert_eq!((next(&mut reader, 1), reader.is_short()), (vec![], false));
         }
     }
@@ -388,7 +375,7 @@ mod tests {
         let mut lost = reader.clone();
         reader.hold(&[&buffer, &snapshot]);
         assert!(next(&mut reader, 1000).into_iter().eq((0..300).map(|time| (time, 0))));
-        hold(&mut lost, &buffer);
+        lost.hold(&[&buffer]);
         assert_eq!((next(&mut lost, 1), lost.held_bytes()), (vec![], 0));
     }
 }

@@ -125,31 +125,36 @@ impl Merge {
     }
 
     fn pass(&mut self, limit: u64, consume: &mut impl FnMut(Record<'_>) -> bool) -> bool {
-        loop {
-            // Only a few CPUs have records at any time, so a scan is faster than a heap that is rebuilt each time.
-            let mut oldest: Option<(u64, usize)> = None;
-            let mut second = limit;
-            for (cpu, held) in self.held.iter().enumerate() {
-                let Some(time) = held.first().filter(|time| *time <= limit) else { continue };
-                match oldest {
-                    Some((best, _)) if time >= best => second = second.min(time),
-                    Some((best, _)) => {
-                        second = second.min(best);
-                        oldest = Some((time, cpu));
-                    }
-                    None => oldest = Some((time, cpu)),
-                }
-            }
-            let Some((_, cpu)) = oldest else { return true };
+        while let Some((cpu, until)) = oldest(self.held.iter().map(Held::first), limit) {
             let Some(held) = self.held.get_mut(cpu) else { return true };
-            // All records of this CPU up to the next CPU's first one are passed on in one run.
-            while let Some((time, payload)) = held.pop(second) {
+            while let Some((time, payload)) = held.pop(until) {
                 if !consume(Record { cpu: cpu as u32, time, payload }) {
                     return false;
                 }
             }
         }
+        true
     }
+}
+
+/// The CPU with the oldest of the first records that are not younger than `limit`, and the time up to which its records
+/// precede those of the other CPUs. They are passed on in one run.
+fn oldest(firsts: impl Iterator<Item = Option<u64>>, limit: u64) -> Option<(usize, u64)> {
+    // Only a few CPUs have records at any time, so a scan is faster than a heap that is rebuilt each time.
+    let mut oldest: Option<(u64, usize)> = None;
+    let mut second = limit;
+    for (cpu, time) in firsts.enumerate() {
+        let Some(time) = time.filter(|time| *time <= limit) else { continue };
+        match oldest {
+            Some((best, _)) if time >= best => second = second.min(time),
+            Some((best, _)) => {
+                second = second.min(best);
+                oldest = Some((time, cpu));
+            }
+            None => oldest = Some((time, cpu)),
+        }
+    }
+    oldest.map(|(_, cpu)| (cpu, second))
 }
 
 /// The rings of all CPUs, and the records taken from them.
@@ -242,25 +247,15 @@ impl Drain {
         let Self { rings, merge, runs, malformed } = self;
         let sources = rings.iter().zip(&*runs).zip(&merge.held);
         let first = |((ring, run), held): ((&CpuRing, &Run), &Held)| {
-            let time = held.first().or_else(|| ring.peek(run).map(|(time, _)| time));
-            time.filter(|time| *time <= limit).unwrap_or(u64::MAX)
+            held.first().or_else(|| ring.peek(run).map(|(time, _)| time))
         };
-        let mut firsts: Vec<u64> = sources.map(first).collect();
-        loop {
-            let Some((cpu, time)) = firsts.iter().copied().enumerate().min_by_key(|(_, time)| *time) else {
-                return;
-            };
-            if time == u64::MAX {
-                return;
-            }
-            let others = firsts.iter().enumerate().filter(|(other, _)| *other != cpu);
-            let until = others.map(|(_, time)| *time).min().unwrap_or(u64::MAX).min(limit);
+        let mut firsts: Vec<Option<u64>> = sources.map(first).collect();
+        while let Some((cpu, until)) = oldest(firsts.iter().copied(), limit) {
             let (Some(ring), Some(run), Some(held)) =
                 (rings.get_mut(cpu), runs.get(cpu), merge.held.get_mut(cpu))
             else {
                 return;
             };
-            // All records of this CPU up to the next CPU's first one are passed on in one run.
             let mut next = None;
             if held.first().is_some() {
                 while let Some((time, payload)) = held.pop(until) {
@@ -283,7 +278,7 @@ impl Drain {
                 }
             }
             if let Some(first) = firsts.get_mut(cpu) {
-                *first = next.filter(|time| *time <= limit).unwrap_or(u64::MAX);
+                *first = next;
             }
         }
     }
