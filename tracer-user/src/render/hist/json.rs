@@ -4,10 +4,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::{SHOWN_BEFORE_STACKS, Shower, Table, order};
 use crate::{
-    lang::hist::{
-        Flags, Trigger, Value,
-        action::{ActionKind, Handler},
-    },
+    lang::hist::{Flags, Trigger, Value},
     plan::hist::{Layout, word},
     render::{hist::HistEnv, printf::pointer},
 };
@@ -52,12 +49,7 @@ impl Shower<'_> {
         if !values.is_empty() {
             row.insert("values".to_owned(), values.into());
         }
-        for action in self.hist.actions.iter().filter(|action| action.kind != ActionKind::Snapshot) {
-            let (name, tracked) = match &action.handler {
-                Handler::Max(tracked) => ("max", tracked),
-                Handler::Change(tracked) => ("changed", tracked),
-                Handler::Match { .. } => continue,
-            };
+        for (name, tracked) in self.tracked() {
             row.insert(name.to_owned(), self.layout.variable(entry, tracked.slot).into());
             let saved: Map<String, Json> = self
                 .hist
@@ -67,7 +59,7 @@ impl Shower<'_> {
                     let name = text(variable.variable.as_deref().unwrap_or_default());
                     let number = self.layout.variable(entry, variable.slot.at);
                     let is_text = value.flags.has(Flags::STRING);
-                    let known = if is_text { self.layout.text(entry, variable.slot.at) } else { None };
+                    let known = self.layout.text(entry, variable.slot.at).filter(|_| is_text);
                     (name, known.map_or_else(|| number.into(), |known| text(known).into()))
                 })
                 .collect();

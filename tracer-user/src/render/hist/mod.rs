@@ -3,7 +3,7 @@
 pub mod json;
 mod order;
 
-use crate::lang::hist::action::{ActionKind, Handler};
+use crate::lang::hist::action::{ActionKind, Handler, Tracked};
 use crate::lang::hist::{Flags, Hist, Trigger, Value};
 use crate::plan::hist::{Layout, word};
 
@@ -91,7 +91,7 @@ impl<'a> Shower<'a> {
             out.push(b' ');
             self.sum(out, at, &value.shown_name(), value.flags, entry);
         }
-        self.tracked(out, entry);
+        self.saved(out, entry);
         out.push(b'\n');
     }
 
@@ -188,14 +188,19 @@ impl<'a> Shower<'a> {
         }
     }
 
+    /// The variables that actions track in each entry, and the words for them.
+    fn tracked(&self) -> impl Iterator<Item = (&'static str, &Tracked)> {
+        let of_entries = self.hist.actions.iter().filter(|action| action.kind != ActionKind::Snapshot);
+        of_entries.filter_map(|action| match &action.handler {
+            Handler::Max(tracked) => Some(("max", tracked)),
+            Handler::Change(tracked) => Some(("changed", tracked)),
+            Handler::Match { .. } => None,
+        })
+    }
+
     /// Writes the values that `onmax()` and `onchange()` save.
-    fn tracked(&self, out: &mut Vec<u8>, entry: &[u8]) {
-        for action in self.hist.actions.iter().filter(|action| action.kind != ActionKind::Snapshot) {
-            let (word, tracked) = match &action.handler {
-                Handler::Max(tracked) => ("max", tracked),
-                Handler::Change(tracked) => ("changed", tracked),
-                Handler::Match { .. } => continue,
-            };
+    fn saved(&self, out: &mut Vec<u8>, entry: &[u8]) {
+        for (word, tracked) in self.tracked() {
             out.extend(format!("\n\t{word}: {:10}", self.layout.variable(entry, tracked.slot)).bytes());
             for (variable, value) in &self.hist.saved {
                 out.extend(b"  ");

@@ -6,6 +6,8 @@ use std::cmp::Ordering;
 use crate::event::FieldClass;
 use crate::lang::hist::{Flags, Hist, SortKey, Value};
 use crate::plan::hist::{KeyPart, Layout};
+use crate::render::fmt::CType;
+use crate::render::printf::pointer::until_nul;
 
 type Row = (Vec<u8>, Vec<u8>);
 
@@ -56,20 +58,8 @@ fn compare_keys(value: &Value, part: KeyPart, a: &[u8], b: &[u8]) -> Ordering {
 
 /// Reads a number of the size that sorting uses; `None` for other sizes.
 fn number(bytes: &[u8], size: usize, signed: bool) -> Option<i128> {
-    let word = bytes.get(..8)?.try_into().ok().map(u64::from_ne_bytes)?;
-    Some(match (size, signed) {
-        (8, true) => i128::from(word as i64),
-        (8, false) => i128::from(word),
-        (4, true) => i128::from(word as i32),
-        (4, false) => i128::from(word as u32),
-        (2, true) => i128::from(word as i16),
-        (2, false) => i128::from(word as u16),
-        (1, true) => i128::from(word as i8),
-        (1, false) => i128::from(word as u8),
-        _ => return None,
-    })
-}
-
-fn until_nul(bytes: &[u8]) -> &[u8] {
-    bytes.split(|byte| *byte == 0).next().unwrap_or_default()
+    let word = u64::from_ne_bytes(*bytes.first_chunk()?);
+    let size = u8::try_from(size).ok().filter(|size| matches!(size, 1 | 2 | 4 | 8))?;
+    let value = CType { size, signed }.wrap(word);
+    Some(if signed { i128::from(value.cast_signed()) } else { i128::from(value) })
 }

@@ -3,18 +3,24 @@
 use super::*;
 use crate::lang::hist::{Fixed, Set, World};
 
-fn shown(command: &str, rows: &[(&[u64], &[u64])]) -> String {
+fn set(command: &str) -> Set {
     let world = Fixed::small();
     let mut set = Set::default();
     let event = world.event("test", "start").unwrap();
     set.apply(&event, Some(command.as_bytes()), false, &world).unwrap();
+    set
+}
+
+fn bytes(words: &[u64], size: usize) -> Vec<u8> {
+    let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    bytes.resize(size, 0);
+    bytes
+}
+
+fn shown(command: &str, rows: &[(&[u64], &[u64])]) -> String {
+    let set = set(command);
     let trigger = set.triggers().next().unwrap();
     let layout = Layout::of(&trigger.hist);
-    let bytes = |words: &[u64], size: usize| {
-        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        bytes.resize(size, 0);
-        bytes
-    };
     let rows: Vec<_> =
         rows.iter().map(|(key, entry)| (bytes(key, layout.key_size), bytes(entry, layout.size))).collect();
     let hits = rows.iter().map(|(_, entry)| Layout::sum(entry, 0)).sum();
@@ -63,18 +69,11 @@ fn modifiers() {
 
 #[test]
 fn json() {
-    let world = Fixed::small();
-    let mut set = Set::default();
-    let event = world.event("test", "start").unwrap();
-    let command = "keys=pid,bytes.log2,comm:vals=bytes";
-    set.apply(&event, Some(command.as_bytes()), false, &world).unwrap();
+    let set = set("keys=pid,bytes.log2,comm:vals=bytes");
     let trigger = set.triggers().next().unwrap();
-    let layout = Layout::of(&trigger.hist);
-    let mut key: Vec<u8> = [7_u64, 10].iter().flat_map(|word| word.to_ne_bytes()).collect();
-    key.extend(b"ba\"h");
-    key.resize(layout.key_size, 0);
-    let entry: Vec<u8> = [3_u64, 40].iter().flat_map(|word| word.to_ne_bytes()).collect();
-    let table = Table { rows: vec![(key, entry)], hits: 3, drops: 1, snapshot: None };
+    let mut key = bytes(&[7, 10], Layout::of(&trigger.hist).key_size);
+    key[16..20].copy_from_slice(b"ba\"h");
+    let table = Table { rows: vec![(key, bytes(&[3, 40], 16))], hits: 3, drops: 1, snapshot: None };
     let shown = json::object(trigger, &table, &());
     assert_eq!(shown["rows"][0]["key"], serde_json::json!({ "pid": 7, "bytes": "~ 2^10", "comm": "ba\"h" }));
     assert_eq!(
