@@ -66,21 +66,16 @@ impl KernelTexts {
 
 /// Reverts the escapes of `printk_formats`.
 fn unescape(text: &str) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut escaped = false;
-    for byte in text.bytes() {
-        match (escaped, byte) {
-            (false, b'\\') => {
-                escaped = true;
-                continue;
-            }
-            (true, b'n') => bytes.push(b'\n'),
-            (true, b't') => bytes.push(b'\t'),
-            (_, other) => bytes.push(other),
-        }
-        escaped = false;
-    }
-    bytes
+    let mut bytes = text.bytes();
+    let next = || match bytes.next()? {
+        b'\\' => bytes.next().map(|escaped| match escaped {
+            b'n' => b'\n',
+            b't' => b'\t',
+            other => other,
+        }),
+        other => Some(other),
+    };
+    std::iter::from_fn(next).collect()
 }
 
 #[cfg(test)]
