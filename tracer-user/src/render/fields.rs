@@ -2,12 +2,11 @@
 //! kernel/trace/trace_output.c).
 
 use super::env::RenderEnv;
-use super::printf::number::{self, decimal, hex, hex_byte};
+use super::fmt::CType;
+use super::printf::number::{decimal, hex_bytes, prefixed_hex};
 use super::printf::pointer::{self, take, until_nul};
-use super::printf::spec::{Number, Spec};
+use super::printf::spec::Spec;
 use crate::event::{Field, FieldClass};
-
-const SIGNED: Number = Number { base: 10, lower: true, size: 8, signed: true };
 
 /// Writes ` name=value`.
 ///
@@ -18,8 +17,7 @@ pub(super) fn field(out: &mut Vec<u8>, field: &Field, record: &[u8], env: &dyn R
     out.extend_from_slice(field.name.as_bytes());
     out.push(b'=');
     let Some(bytes) = record.get(field.offset..field.end()) else {
-        out.extend_from_slice(b"<OVERFLOW>");
-        return;
+        return out.extend_from_slice(b"<OVERFLOW>");
     };
     match field.class {
         FieldClass::Comm | FieldClass::StaticString => out.extend_from_slice(until_nul(bytes)),
@@ -29,22 +27,14 @@ pub(super) fn field(out: &mut Vec<u8>, field: &Field, record: &[u8], env: &dyn R
         },
         FieldClass::PtrString => {
             let address = u64::from_ne_bytes(take(bytes));
-            out.extend_from_slice(b"(0x");
-            number::number(
-                out,
-                address,
-                Number { base: 16, lower: true, size: 8, signed: false },
-                Spec { width: 16, zero: true, ..Spec::PLAIN },
-            );
+            out.extend(format!("({address:#018x}").bytes());
             if let Some(text) = env.kernel_text(address) {
                 out.push(b':');
                 out.extend_from_slice(text);
             }
             out.push(b')');
         }
-        FieldClass::CpuMask | FieldClass::Stacktrace => {
-            out.extend_from_slice(b"<INVALID-TYPE>");
-        }
+        FieldClass::CpuMask | FieldClass::Stacktrace => out.extend_from_slice(b"<INVALID-TYPE>"),
         FieldClass::Number | FieldClass::Cpu => number_field(out, field, bytes, record, env, symbols),
     }
 }
@@ -63,44 +53,27 @@ fn number_field(
             if matches!(byte, 0x20..=0x7e | 0xa0..) {
                 out.extend_from_slice(&[b'\'', byte, b'\'']);
             }
-            out.push(b'(');
-            decimal(out, u64::from(byte));
-            out.push(b')');
-            return;
+            return out.extend(format!("({byte})").bytes());
         }
         4 if field.is_data_loc() || field.is_rel_loc() => {
-            let Some(bytes) = data(field, record) else {
-                out.extend_from_slice(b"<OVERFLOW>");
-                return;
+            return match data(field, record) {
+                Some(bytes) => hex_bytes(out, bytes, Some(b',')),
+                None => out.extend_from_slice(b"<OVERFLOW>"),
             };
-            for (i, byte) in bytes.iter().enumerate() {
-                if i > 0 {
-                    out.push(b',');
-                }
-                hex_byte(out, *byte);
-            }
-            return;
         }
-        2 => u64::from(u16::from_ne_bytes(take(bytes))),
-        4 => u64::from(u32::from_ne_bytes(take(bytes))),
-        8 => u64::from_ne_bytes(take(bytes)),
-        _ => {
-            out.extend_from_slice(b"<INVALID-SIZE>");
-            return;
-        }
+        2 | 4 | 8 => CType { size: field.size as u8, signed: false }.load(bytes).unwrap_or_default(),
+        _ => return out.extend_from_slice(b"<INVALID-SIZE>"),
     };
     // Symbols are in the upper half of the address space, so small numbers need no lookup.
     let named = symbols && field.size == 8 && value >> 63 != 0 && env.symbol(value).is_some();
     if named {
         pointer::symbol(out, value, true, false, Spec::PLAIN, env);
     } else {
-        out.extend_from_slice(b"0x");
-        hex(out, value);
+        prefixed_hex(out, value);
     }
     out.extend_from_slice(b" (");
     // The kernel prints two bytes unsigned and longer values signed.
-    let signed = if field.size == 4 { i64::from(value as i32) as u64 } else { value };
-    number::number(out, signed, SIGNED, Spec::PLAIN);
+    decimal(out, if field.size == 4 { i64::from(value as i32) } else { value.cast_signed() });
     out.push(b')');
 }
 

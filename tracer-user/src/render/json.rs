@@ -11,9 +11,8 @@
 use super::env::RenderEnv;
 use super::line::{Entry, Stamp, Tasks, comm, latency_flags};
 use super::printer::Printer;
-use super::printf::number::{decimal, hex_byte};
-use super::printf::pointer::{Extension, Memory, pointer};
-use super::printf::spec::Spec;
+use super::printf::number::{decimal, hex_bytes, hex_pair};
+use super::printf::pointer::bitmap_list;
 use super::value::{self, FieldValue};
 use crate::event::Field;
 
@@ -32,14 +31,14 @@ pub fn object(
     out.extend_from_slice(b"{\"time\":");
     decimal(out, stamp.time);
     out.extend_from_slice(b",\"cpu\":");
-    decimal(out, u64::from(stamp.cpu));
+    decimal(out, stamp.cpu);
     out.extend_from_slice(b",\"comm\":");
     string(out, comm(entry.pid, tasks));
     out.extend_from_slice(b",\"pid\":");
-    number(out, entry.pid as u64, true);
+    decimal(out, entry.pid);
     if let Some(tgid) = tasks.tgid(entry.pid) {
         out.extend_from_slice(b",\"tgid\":");
-        number(out, tgid as u64, true);
+        decimal(out, tgid);
     }
     out.extend_from_slice(b",\"flags\":");
     string(out, &latency_flags(entry.flags, entry.preempt_count, lazy_flag));
@@ -54,7 +53,7 @@ pub fn object(
         }
         string(out, field.name.as_bytes());
         out.push(b':');
-        value(out, field, record, env);
+        value(out, field, record);
     }
     out.extend_from_slice(b"},\"text\":");
     let mut text = Vec::new();
@@ -64,20 +63,22 @@ pub fn object(
 }
 
 /// Writes a field's value; `null` if it is outside of the record.
-fn value(out: &mut Vec<u8>, field: &Field, record: &[u8], env: &dyn RenderEnv) {
+fn value(out: &mut Vec<u8>, field: &Field, record: &[u8]) {
     match value::of(field, record) {
         None => out.extend_from_slice(b"null"),
         Some(FieldValue::Text(text)) => string(out, text),
-        Some(FieldValue::Cpus(cpus)) => mask(out, cpus.bytes(), env),
+        Some(FieldValue::Cpus(cpus)) => {
+            out.push(b'"');
+            bitmap_list(out, cpus.bytes(), (cpus.bytes().len() * 8) as i32);
+            out.push(b'"');
+        }
         Some(FieldValue::Bool(true)) => out.extend_from_slice(b"true"),
         Some(FieldValue::Bool(false)) => out.extend_from_slice(b"false"),
-        Some(FieldValue::Unsigned(value)) => number(out, value, false),
-        Some(FieldValue::Signed(value)) => number(out, value.cast_unsigned(), true),
+        Some(FieldValue::Unsigned(value)) => decimal(out, value),
+        Some(FieldValue::Signed(value)) => decimal(out, value),
         Some(FieldValue::Bytes(bytes)) => {
             out.push(b'"');
-            for byte in bytes {
-                hex_byte(out, *byte);
-            }
+            hex_bytes(out, bytes, None);
             out.push(b'"');
         }
         Some(FieldValue::Numbers(numbers)) => {
@@ -87,36 +88,12 @@ fn value(out: &mut Vec<u8>, field: &Field, record: &[u8], env: &dyn RenderEnv) {
                     out.push(b',');
                 }
                 match value {
-                    FieldValue::Signed(value) => number(out, value.cast_unsigned(), true),
-                    other => number(out, other.as_u64().unwrap_or_default(), false),
+                    FieldValue::Signed(value) => decimal(out, value),
+                    other => decimal(out, other.as_u64().unwrap_or_default()),
                 }
             }
             out.push(b']');
         }
-    }
-}
-
-fn mask(out: &mut Vec<u8>, bytes: &[u8], env: &dyn RenderEnv) {
-    /// Address under which the mask's bytes are passed to the list formatter.
-    const PLACE: u64 = 0x1000;
-    struct Bytes<'a>(&'a [u8]);
-    impl Memory for Bytes<'_> {
-        fn bytes_at(&self, address: u64) -> Option<&[u8]> {
-            (address == PLACE).then_some(self.0)
-        }
-    }
-    let spec = Spec { width: (bytes.len() * 8) as i32, ..Spec::PLAIN };
-    out.push(b'"');
-    pointer(out, PLACE, Extension::BitmapList, spec, &Bytes(bytes), env);
-    out.push(b'"');
-}
-
-fn number(out: &mut Vec<u8>, value: u64, signed: bool) {
-    if signed && (value as i64) < 0 {
-        out.push(b'-');
-        decimal(out, value.wrapping_neg());
-    } else {
-        decimal(out, value);
     }
 }
 
@@ -132,7 +109,7 @@ fn string(out: &mut Vec<u8>, bytes: &[u8]) {
                 b'\t' => out.extend_from_slice(b"\\t"),
                 0..0x20 => {
                     out.extend_from_slice(b"\\u00");
-                    hex_byte(out, byte);
+                    out.extend_from_slice(&hex_pair(byte));
                 }
                 _ => out.push(byte),
             }

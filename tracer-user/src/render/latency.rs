@@ -4,9 +4,8 @@
 //! `trace_print_lat_context()` and `print_trace_header()` in kernel/trace, as pure functions.
 
 use super::{
-    line::{BufferInfo, Entry, Options, Stamp, Tasks, comm, latency_flags},
-    printf::number::{self, decimal, decimal_padded, repeat},
-    printf::spec::Spec,
+    line::{BufferInfo, Entry, Options, Stamp, Tasks, comm, latency_flags, micros},
+    printf::number::{decimal_padded, repeat},
 };
 
 /// A record's position in the trace.
@@ -23,11 +22,6 @@ pub struct Position {
 /// Delays in microseconds above which a mark is printed (`trace_find_mark()`).
 const MARKS: [(u64, u8); 6] =
     [(1_000_000, b'$'), (100_000, b'@'), (10_000, b'*'), (1000, b'#'), (100, b'!'), (10, b'+')];
-
-/// `ns2usecs()`, which rounds to the nearest microsecond.
-fn micros(ns: u64) -> u64 {
-    ns.saturating_add(500) / 1000
-}
 
 /// Writes the context before an event's text.
 pub(super) fn context(
@@ -59,12 +53,7 @@ pub(super) fn context(
     let comm = comm.get(..8).unwrap_or(comm);
     repeat(out, b' ', 8 - comm.len());
     out.extend_from_slice(comm);
-    out.push(b'-');
-    let start = out.len();
-    out.extend(entry.pid.to_string().bytes());
-    number::widen(out, start, Spec { left: true, width: 7, ..Spec::PLAIN });
-    out.push(b' ');
-    decimal_padded(out, u64::from(stamp.cpu), 3, b' ');
+    out.extend(format!("-{:<7} {:3}", entry.pid, stamp.cpu).bytes());
     out.extend_from_slice(&latency_flags(entry.flags, entry.preempt_count, options.lazy_flag));
     out.push(b' ');
     decimal_padded(out, since, 4, b' ');
@@ -83,18 +72,14 @@ pub fn header(out: &mut Vec<u8>, options: &Options, info: BufferInfo, release: &
         return;
     }
     let line = "-".repeat(68);
-    out.extend(format!("# nop latency trace v1.1.5 on {release}\n# {line}\n# latency: 0 us, #").bytes());
-    decimal(out, info.entries);
-    out.push(b'/');
-    decimal(out, info.written);
-    let cpus = info.cpus;
-    out.extend(format!(", CPU#0 | (M:{preemption} VP:0, KP:0, SP:0 HP:0 #P:{cpus})\n").bytes());
+    out.extend(format!("# nop latency trace v1.1.5 on {release}\n# {line}\n").bytes());
+    let BufferInfo { entries, written, cpus } = info;
+    out.extend(format!("# latency: 0 us, #{entries}/{written}, CPU#0 | ").bytes());
+    out.extend(format!("(M:{preemption} VP:0, KP:0, SP:0 HP:0 #P:{cpus})\n").bytes());
     let rule = format!("#    {}\n", "-".repeat(17));
-    out.extend_from_slice(rule.as_bytes());
     // The task with the latency; the tracer `nop` has none.
-    out.extend_from_slice(b"#    | task: -0 (uid:0 nice:0 policy:0 rt_prio:0)\n");
-    out.extend_from_slice(rule.as_bytes());
-    out.extend_from_slice(b"#\n");
+    let task = "#    | task: -0 (uid:0 nice:0 policy:0 rt_prio:0)\n";
+    out.extend(format!("{rule}{task}{rule}#\n").bytes());
     if options.verbose {
         return;
     }

@@ -7,7 +7,7 @@ use super::env::RenderEnv;
 use super::latency::{self, Position};
 use super::printer::Printer;
 use super::printf::number::{self, decimal, decimal_padded, repeat};
-use super::printf::spec::{Number, Spec};
+use super::printf::spec::Spec;
 use tracer_abi::flags;
 
 /// The trace options that affect a line. The defaults are the kernel's.
@@ -145,7 +145,7 @@ pub fn line(
     }
     lead(out, options, record, stamp, tasks);
     if options.raw {
-        return kind(out, &Entry::of(record));
+        return kind(out, record);
     }
     if options.fields {
         printer.event_fields(record, env, out);
@@ -157,9 +157,8 @@ pub fn line(
 
 /// Writes a record with the options `bin` or `hex`, for which no event has its own format.
 pub fn plain(out: &mut Vec<u8>, options: &Options, record: &[u8], stamp: Stamp) {
-    let entry = Entry::of(record);
-    plain_lead(out, options, &entry, stamp);
-    kind(out, &entry);
+    plain_lead(out, options, &Entry::of(record), stamp);
+    kind(out, record);
     if !options.bin {
         out.push(b'\n');
     }
@@ -175,9 +174,7 @@ fn plain_lead(out: &mut Vec<u8>, options: &Options, entry: &Entry, stamp: Stamp)
         out.extend_from_slice(&stamp.cpu.to_ne_bytes());
         out.extend_from_slice(&stamp.time.to_ne_bytes());
     } else {
-        hex_field(out, entry.pid as u64, 4);
-        hex_field(out, u64::from(stamp.cpu), 4);
-        hex_field(out, stamp.time, 8);
+        out.extend(format!("{:08x} {:08x} {:016x} ", entry.pid, stamp.cpu, stamp.time).bytes());
     }
 }
 
@@ -193,14 +190,9 @@ pub fn unknown(out: &mut Vec<u8>, options: &Options, record: &[u8], stamp: Stamp
         return;
     }
     lead(out, options, record, stamp, tasks);
-    if options.raw {
-        decimal(out, u64::from(entry.kind));
-        out.extend_from_slice(b" ?\n");
-    } else {
-        out.extend_from_slice(b"Unknown type ");
-        decimal(out, u64::from(entry.kind));
-        out.push(b'\n');
-    }
+    let kind = entry.kind;
+    let text = if options.raw { format!("{kind} ?\n") } else { format!("Unknown type {kind}\n") };
+    out.extend_from_slice(text.as_bytes());
 }
 
 /// Writes the context before an event's text, in `raw` or readable form.
@@ -215,44 +207,23 @@ pub fn lead(out: &mut Vec<u8>, options: &Options, record: &[u8], stamp: Stamp, t
             None => context(out, options, &entry, stamp, tasks),
         };
     }
-    signed(out, entry.pid);
-    out.push(b' ');
-    decimal(out, u64::from(stamp.cpu));
-    out.push(b' ');
-    decimal(out, stamp.time);
-    out.push(b' ');
-}
-
-/// Writes the text of a record that has no format of its own.
-pub(super) fn kind_only(out: &mut Vec<u8>, record: &[u8]) {
-    kind(out, &Entry::of(record));
+    out.extend(format!("{} {} {} ", entry.pid, stamp.cpu, stamp.time).bytes());
 }
 
 /// Trace events have no own format for `raw`, `hex` and `bin` (`trace_nop_print()`).
-fn kind(out: &mut Vec<u8>, entry: &Entry) {
-    out.extend_from_slice(b"type: ");
-    decimal(out, u64::from(entry.kind));
-    out.push(b'\n');
+pub(super) fn kind(out: &mut Vec<u8>, record: &[u8]) {
+    out.extend(format!("type: {}\n", Entry::of(record).kind).bytes());
 }
 
-/// Writes a number's bytes in hex, highest first, and a space (`trace_seq_putmem_hex()`).
-fn hex_field(out: &mut Vec<u8>, value: u64, size: usize) {
-    for byte in value.to_be_bytes().iter().skip(8usize.saturating_sub(size)) {
-        number::hex_byte(out, *byte);
-    }
-    out.push(b' ');
-}
-
-fn signed(out: &mut Vec<u8>, value: i32) {
-    let int = Number { base: 10, lower: true, size: 4, signed: true };
-    number::number(out, value as u64, int, Spec::PLAIN);
+/// `ns2usecs()`, which rounds to the nearest microsecond.
+pub(super) fn micros(ns: u64) -> u64 {
+    ns.saturating_add(500) / 1000
 }
 
 fn context(out: &mut Vec<u8>, options: &Options, entry: &Entry, stamp: Stamp, tasks: &dyn Tasks) {
     before_time(out, options, entry, stamp.cpu, tasks);
     if options.in_ns {
-        // `ns2usecs()` rounds to the nearest microsecond.
-        let micros = stamp.time.saturating_add(500) / 1000;
+        let micros = micros(stamp.time);
         decimal_padded(out, micros / 1_000_000, 5, b' ');
         out.push(b'.');
         decimal_padded(out, micros % 1_000_000, 6, b'0');
@@ -269,7 +240,7 @@ pub(super) fn before_time(out: &mut Vec<u8>, options: &Options, entry: &Entry, c
     out.extend_from_slice(comm);
     out.push(b'-');
     let start = out.len();
-    signed(out, entry.pid);
+    decimal(out, entry.pid);
     number::widen(out, start, Spec { left: true, width: 7, ..Spec::PLAIN });
     out.push(b' ');
     if options.print_tgid {
@@ -283,7 +254,7 @@ pub(super) fn before_time(out: &mut Vec<u8>, options: &Options, entry: &Entry, c
         }
     }
     out.push(b'[');
-    decimal_padded(out, u64::from(cpu), 3, b'0');
+    decimal_padded(out, cpu, 3, b'0');
     out.extend_from_slice(b"] ");
     if options.irq_info {
         out.extend_from_slice(&latency_flags(entry.flags, entry.preempt_count, options.lazy_flag));
@@ -354,13 +325,9 @@ pub fn header(out: &mut Vec<u8>, options: &Options, info: BufferInfo) {
     if !options.context_info || options.verbose {
         return;
     }
-    out.extend_from_slice(b"# entries-in-buffer/entries-written: ");
-    decimal(out, info.entries);
-    out.push(b'/');
-    decimal(out, info.written);
-    out.extend_from_slice(b"   #P:");
-    decimal(out, u64::from(info.cpus));
-    out.extend_from_slice(b"\n#\n");
+    let BufferInfo { entries, written, cpus } = info;
+    let text = format!("# entries-in-buffer/entries-written: {entries}/{written}   #P:{cpus}\n#\n");
+    out.extend_from_slice(text.as_bytes());
     let tgid = options.print_tgid;
     if !options.irq_info {
         let (name, bar) = if tgid { ("   TGID   ", "     |    ") } else { ("", "") };

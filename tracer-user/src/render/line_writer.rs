@@ -8,6 +8,7 @@ use super::{
     latency::Position,
     line::{self, Entry, Options, Stamp, Tasks},
     printer::Printer,
+    printf::pointer::take,
     record::RecordView,
     text_buffer::TextBuffer,
 };
@@ -49,9 +50,7 @@ struct Seconds {
 impl Seconds {
     fn of(value: u64) -> Self {
         let digits = format!("{value:5}.");
-        let mut seconds = Self { value, text: [0; 24], length: digits.len() as u8 };
-        seconds.text.iter_mut().zip(digits.bytes()).for_each(|(place, byte)| *place = byte);
-        seconds
+        Self { value, text: take(digits.as_bytes()), length: digits.len() as u8 }
     }
 }
 
@@ -141,9 +140,7 @@ impl LineWriter {
             if made.len() > PREFIX_MAX {
                 return out.bytes(&made);
             }
-            let mut text = [0; PREFIX_MAX];
-            text.iter_mut().zip(&made).for_each(|(place, byte)| *place = *byte);
-            *prefix = Prefix { context, cpu, length: made.len() as u8, version, text };
+            *prefix = Prefix { context, cpu, length: made.len() as u8, version, text: take(&made) };
         }
         out.put(&prefix.text, usize::from(prefix.length));
     }
@@ -160,8 +157,7 @@ impl LineWriter {
 
     #[inline]
     fn time(&mut self, out: &mut TextBuffer, time: u64) {
-        // `ns2usecs()` rounds to the nearest microsecond.
-        let micros = time.saturating_add(500) / 1000;
+        let micros = line::micros(time);
         let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
         if self.seconds.value != seconds {
             self.seconds = Seconds::of(seconds);

@@ -13,7 +13,7 @@ pub mod latency;
 pub mod line;
 mod line_writer;
 mod printer;
-pub mod printf;
+mod printf;
 mod probe;
 mod record;
 mod running;

@@ -7,8 +7,6 @@
 use super::env::{KernelFacts, RenderEnv};
 use super::fields;
 use super::fmt::{self, Builder, Flat, Program};
-use super::printf::number::hex;
-use super::printf::pointer::take;
 use super::probe::{ProbeHead, ProbeText, ProbeValue};
 use super::synthetic::{self, SynthValue};
 use super::text_buffer::TextBuffer;
@@ -21,31 +19,22 @@ pub struct Printer {
     format: Format,
     body: Body,
     reason: Option<String>,
-    hidden: Vec<String>,
-    /// The start of the event's line: its name, a colon and a space.
+    /// The start of the event's line: its name, a colon and a space. A system call's text begins with its name.
     head: Vec<u8>,
     version: (u32, u32),
 }
 
 #[derive(Clone, Debug)]
 enum Body {
-    Program(Box<Program>, Flat),
-    /// `sys_NAME(arg: value, ...)`
-    SyscallEnter(Vec<Argument>, Flat),
-    /// `sys_NAME -> value`
-    SyscallExit(Flat),
+    /// A print fmt, or the form of system calls. `typed` is used with `options/verbose`.
+    Text {
+        program: Box<Program>,
+        flat: Flat,
+        typed: Option<Flat>,
+    },
     Probe(ProbeText),
     Synthetic(Vec<SynthValue>),
     Fields,
-}
-
-#[derive(Clone, Debug)]
-struct Argument {
-    /// `name: `
-    label: Vec<u8>,
-    /// The C type and a space, printed with `options/verbose`.
-    ty: Vec<u8>,
-    offset: usize,
 }
 
 impl Printer {
@@ -53,16 +42,16 @@ impl Printer {
     pub fn compile(format: &Format, facts: &dyn KernelFacts) -> Self {
         let version = facts.version();
         if let Some(body) = syscall(format, version) {
-            return Self::of(format, body, version);
+            return Self { head: Vec::new(), ..Self::of(format, body, version) };
         }
-        let lowered = fmt::parse(&format.print_fmt)
+        let program = fmt::parse(&format.print_fmt)
             .map_err(|error| error.to_string())
             .and_then(|parsed| fmt::lower(&parsed, format, facts));
-        match lowered {
-            Ok(lowered) => {
-                let flat = Flat::of(&head(format), &lowered.program);
-                let body = Body::Program(Box::new(lowered.program), flat);
-                Self { hidden: lowered.hidden, ..Self::of(format, body, version) }
+        match program {
+            Ok(program) => {
+                let flat = Flat::of(&head(format), &program);
+                let body = Body::Text { program: Box::new(program), flat, typed: None };
+                Self::of(format, body, version)
             }
             Err(reason) => Self { reason: Some(reason), ..Self::of(format, Body::Fields, version) },
         }
@@ -84,7 +73,7 @@ impl Printer {
     }
 
     fn of(format: &Format, body: Body, version: (u32, u32)) -> Self {
-        Self { head: head(format), body, reason: None, hidden: Vec::new(), version, format: format.clone() }
+        Self { head: head(format), body, reason: None, version, format: format.clone() }
     }
 
     /// The event's format.
@@ -108,16 +97,11 @@ impl Printer {
         self.reason.as_deref()
     }
 
-    /// Kernel variables that the text needs and whose values are unknown. Pointers computed from them print hidden.
-    pub fn hidden(&self) -> &[String] {
-        &self.hidden
-    }
-
     /// Writes the text of a record after the event's name. A syscall's text includes its name.
     pub fn text(&self, record: &[u8], env: &dyn RenderEnv, out: &mut Vec<u8>) {
         let start = out.len();
         match &self.body {
-            Body::Program(program, flat) => {
+            Body::Text { program, flat, .. } => {
                 let mut buffer = TextBuffer::after(std::mem::take(out));
                 let is_complete = flat.run(program, record, env, &mut buffer);
                 *out = buffer.into_text();
@@ -129,7 +113,6 @@ impl Printer {
                     out.remove(start);
                 }
             }
-            Body::SyscallEnter(..) | Body::SyscallExit(_) => self.event(record, env, false, out),
             Body::Probe(probe) => probe.write(record, env, out),
             Body::Synthetic(values) => synthetic::write(values, record, env, false, out),
             Body::Fields => {
@@ -158,18 +141,13 @@ impl Printer {
         out: &mut TextBuffer,
     ) {
         match &self.body {
-            Body::Program(program, flat) => {
+            Body::Text { program, flat, typed } => {
+                let flat = typed.as_ref().filter(|_| verbose).unwrap_or(flat);
                 let start = out.length();
                 if !flat.run(program, record, env, out) {
                     out.truncate(start);
                     out.with(|out| self.event_fields(record, env, out));
                 }
-            }
-            Body::SyscallEnter(arguments, _) if verbose => {
-                out.with(|out| self.verbose(arguments, record, out));
-            }
-            Body::SyscallEnter(_, flat) | Body::SyscallExit(flat) => {
-                flat.run(&NO_PROGRAM, record, env, out);
             }
             Body::Probe(probe) => {
                 out.bytes(&self.head);
@@ -199,27 +177,6 @@ impl Printer {
             fields::field(out, field, record, env, self.version >= (6, 15));
         }
     }
-
-    /// Writes a system call with the types of its arguments.
-    fn verbose(&self, arguments: &[Argument], record: &[u8], out: &mut Vec<u8>) {
-        let name = &self.format.name;
-        out.extend_from_slice(b"sys_");
-        out.extend_from_slice(name.strip_prefix("sys_enter_").unwrap_or(name).as_bytes());
-        out.push(b'(');
-        for (i, argument) in arguments.iter().enumerate() {
-            if i > 0 {
-                out.extend_from_slice(b", ");
-            }
-            out.extend_from_slice(&argument.ty);
-            out.extend_from_slice(&argument.label);
-            let value = u64::from_ne_bytes(take(record.get(argument.offset..).unwrap_or(&[])));
-            if value > prefix_above(self.version) {
-                out.extend_from_slice(b"0x");
-            }
-            hex(out, value);
-        }
-        out.push(b')');
-    }
 }
 
 /// The start of an event's line.
@@ -227,49 +184,37 @@ fn head(format: &Format) -> Vec<u8> {
     format!("{}: ", format.name).into_bytes()
 }
 
-/// A system call's text has no pieces for the evaluator.
-static NO_PROGRAM: Program = Program::EMPTY;
-
-/// Arguments of system calls above this value are printed with a prefix, since 6.18.
-fn prefix_above(version: (u32, u32)) -> u64 {
-    if version >= (6, 18) { 9 } else { u64::MAX }
-}
-
-/// How a syscall event is printed (`print_syscall_enter()` and `..._exit()`, kernel/trace/trace_syscalls.c).
+/// How a syscall event is printed: `sys_NAME(arg: value, ...)` or `sys_NAME -> value` (`print_syscall_enter()` and
+/// `..._exit()`, kernel/trace/trace_syscalls.c).
 fn syscall(format: &Format, version: (u32, u32)) -> Option<Body> {
     if format.system != "syscalls" {
         return None;
     }
     let (_, arguments) = format.fields.split_first()?;
-    let mut text = Builder::default();
+    // A system call's text has no pieces for the evaluator.
+    let program = Box::default();
     if let Some(name) = format.name.strip_prefix("sys_exit_") {
+        let mut text = Builder::default();
         text.literal(format!("sys_{name} -> 0x").as_bytes());
         text.register(arguments.first()?.offset, u64::MAX);
-        return Some(Body::SyscallExit(text.finish()));
+        return Some(Body::Text { program, flat: text.finish(), typed: None });
     }
     let name = format.name.strip_prefix("sys_enter_")?;
-    let arguments: Vec<Argument> = arguments
-        .iter()
-        .filter(|field| field.size == 8)
-        .map(|field| Argument {
-            label: format!("{}: ", field.name).into_bytes(),
-            ty: format!("{} ", field.ty).into_bytes(),
-            offset: field.offset,
-        })
-        .collect();
-    let mut before = format!("sys_{name}(").into_bytes();
-    for (i, argument) in arguments.iter().enumerate() {
-        if i > 0 {
-            before.extend_from_slice(b", ");
+    // Arguments above this value are printed with a prefix, since 6.18.
+    let prefix_above = if version >= (6, 18) { 9 } else { u64::MAX };
+    let enter = |is_typed: bool| {
+        let mut text = Builder::default();
+        text.literal(format!("sys_{name}(").as_bytes());
+        for (i, field) in arguments.iter().filter(|field| field.size == 8).enumerate() {
+            let comma = if i > 0 { ", " } else { "" };
+            let ty = if is_typed { format!("{} ", field.ty) } else { String::new() };
+            text.literal(format!("{comma}{ty}{}: ", field.name).as_bytes());
+            text.register(field.offset, prefix_above);
         }
-        before.extend_from_slice(&argument.label);
-        text.literal(&before);
-        text.register(argument.offset, prefix_above(version));
-        before.clear();
-    }
-    before.push(b')');
-    text.literal(&before);
-    Some(Body::SyscallEnter(arguments, text.finish()))
+        text.literal(b")");
+        text.finish()
+    };
+    Some(Body::Text { program, flat: enter(false), typed: Some(enter(true)) })
 }
 
 #[cfg(test)]
@@ -416,12 +361,8 @@ mod tests {
             let mut record = vec![0; 16];
             record.extend(value.to_ne_bytes());
             let mut out = Vec::new();
-            Printer::compile(&Format::parse("syscalls", text).unwrap(), facts).event(
-                &record,
-                &(),
-                verbose,
-                &mut out,
-            );
+            let printer = Printer::compile(&Format::parse("syscalls", text).unwrap(), facts);
+            printer.event(&record, &(), verbose, &mut out);
             String::from_utf8(out).unwrap()
         };
         assert_eq!(show(&enter, &(), 9, false), "sys_close(fd: 9)");

@@ -2,12 +2,11 @@
 //! (`print_kprobe_event()` and similar, kernel/trace/trace_kprobe.c, trace_uprobe.c, trace_fprobe.c, trace_eprobe.c;
 //! `trace_probe_print_args()`, kernel/trace/trace_probe.c).
 
-use super::env::RenderEnv;
-use super::printf::number::{decimal, hex};
-use super::printf::pointer::{take, until_nul};
+use tracer_abi::COMMON_SIZE;
 
-/// Bytes of the common fields.
-const COMMON: usize = tracer_abi::COMMON_SIZE;
+use super::env::{RenderEnv, Symbol};
+use super::printf::number::{decimal, prefixed_hex};
+use super::printf::pointer::{take, until_nul};
 
 /// Trampolines to which probed functions return, in kernels with and without rethook.
 const TRAMPOLINES: [&str; 2] = ["arch_rethook_trampoline", "__kretprobe_trampoline"];
@@ -52,7 +51,7 @@ pub(super) struct ProbeText {
 impl ProbeText {
     /// Writes the text after the event's name.
     pub(super) fn write(&self, record: &[u8], env: &dyn RenderEnv, out: &mut Vec<u8>) {
-        let word = |at: usize| u64::from_ne_bytes(take(record.get(COMMON + 8 * at..).unwrap_or(&[])));
+        let word = |at: usize| u64::from_ne_bytes(take(record.get(COMMON_SIZE + 8 * at..).unwrap_or(&[])));
         out.push(b'(');
         match &self.head {
             ProbeHead::Kernel => symbol(out, word(0), true, env),
@@ -61,11 +60,11 @@ impl ProbeText {
                 out.extend_from_slice(b" <- ");
                 symbol(out, word(0), false, env);
             }
-            ProbeHead::User => prefixed(out, word(0)),
+            ProbeHead::User => prefixed_hex(out, word(0)),
             ProbeHead::UserReturn => {
-                prefixed(out, word(1));
+                prefixed_hex(out, word(1));
                 out.extend_from_slice(b" <- ");
-                prefixed(out, word(0));
+                prefixed_hex(out, word(0));
             }
             ProbeHead::Event(name) => out.extend_from_slice(name.as_bytes()),
         }
@@ -89,8 +88,7 @@ impl ProbeValue {
     fn write(&self, record: &[u8], at: usize, env: &dyn RenderEnv, out: &mut Vec<u8>) {
         let bytes: [u8; 8] = take(record.get(at..(at + self.size).min(record.len())).unwrap_or(&[]));
         let value = u64::from_le_bytes(bytes);
-        let signed =
-            (value << (64 - 8 * self.size.clamp(1, 8))).cast_signed() >> (64 - 8 * self.size.clamp(1, 8));
+        let unused = 64 - 8 * self.size.clamp(1, 8);
         match self.ty.as_bytes() {
             b"string" | b"ustring" | b"symstr" => text(record, value as u32, out),
             b"symbol" => symbol(out, value, true, env),
@@ -100,21 +98,11 @@ impl ProbeValue {
                 out.push(value as u8);
                 out.push(b'\'');
             }
-            [b'x', ..] => prefixed(out, value),
-            [b's', ..] => {
-                if signed < 0 {
-                    out.push(b'-');
-                }
-                decimal(out, signed.unsigned_abs());
-            }
+            [b'x', ..] => prefixed_hex(out, value),
+            [b's', ..] => decimal(out, (value << unused).cast_signed() >> unused),
             _ => decimal(out, value),
         }
     }
-}
-
-fn prefixed(out: &mut Vec<u8>, value: u64) {
-    out.extend_from_slice(b"0x");
-    hex(out, value);
 }
 
 /// Writes a text that is stored after the fixed part; `place` has its length and offset.
@@ -131,33 +119,34 @@ fn text(record: &[u8], place: u32, out: &mut Vec<u8>) {
 /// Writes an address as its symbol with offset and module, or as the name alone (`seq_print_ip_sym()`).
 fn symbol(out: &mut Vec<u8>, address: u64, offset: bool, env: &dyn RenderEnv) {
     let Some(symbol) = env.symbol(address) else {
-        return prefixed(out, address);
+        return prefixed_hex(out, address);
     };
     // Another probe of the function's return replaced the return address (`kretprobed()`).
     if symbol.offset == 0 && TRAMPOLINES.contains(&symbol.name) {
         return out.extend_from_slice(b"[unknown/kretprobe'd]");
     }
-    out.extend_from_slice(symbol.name.as_bytes());
-    if !offset {
-        return;
+    if offset {
+        with_offset(out, &symbol);
+    } else {
+        out.extend_from_slice(symbol.name.as_bytes());
     }
-    out.extend_from_slice(b"+0x");
-    hex(out, symbol.offset);
-    if let Some(size) = symbol.size {
-        out.extend_from_slice(b"/0x");
-        hex(out, size);
+}
+
+/// Writes a symbol with its offset, its size if it is known, and its module.
+pub(super) fn with_offset(out: &mut Vec<u8>, symbol: &Symbol<'_>) {
+    let Symbol { name, offset, size, module } = symbol;
+    out.extend(format!("{name}+{offset:#x}").bytes());
+    if let Some(size) = size {
+        out.extend(format!("/{size:#x}").bytes());
     }
-    if let Some(module) = symbol.module {
-        out.extend_from_slice(b" [");
-        out.extend_from_slice(module.as_bytes());
-        out.push(b']');
+    if let Some(module) = module {
+        out.extend(format!(" [{module}]").bytes());
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::render::Symbol;
 
     struct One;
 

@@ -42,7 +42,7 @@ impl Stack {
         }
         line::lead(out, options, record, stamp, tasks);
         if options.raw {
-            return line::kind_only(out, record);
+            return line::kind(out, record);
         }
         let (words, _) = record.get(ADDRESSES..).unwrap_or_default().as_chunks();
         let addresses = words.iter().copied().map(u64::from_ne_bytes);

@@ -3,8 +3,9 @@
 
 use super::env::RenderEnv;
 use super::printer::Printer;
-use super::printf::number::{decimal, hex};
-use super::printf::pointer::take;
+use super::printf::number::{decimal, hex, prefixed_hex};
+use super::printf::pointer::{take, until_nul};
+use super::probe;
 
 /// One field.
 #[derive(Clone, Debug)]
@@ -49,41 +50,27 @@ pub(super) fn write(
         }
         out.extend(value.name.chars().map(|c| c as u8));
         out.push(b'=');
-        let last = at + 1 == values.len();
-        let space = |out: &mut Vec<u8>| {
-            if !last {
-                out.push(b' ');
-            }
-        };
         let bytes = record.get(value.offset..).unwrap_or_default();
         match &value.kind {
-            SynthKind::Number(size) => {
+            SynthKind::Number(size) | SynthKind::Flags(size, _) => {
                 number(out, bytes, *size, value.conversion);
-                space(out);
-            }
-            SynthKind::Flags(size, names) => {
-                number(out, bytes, *size, value.conversion);
-                space(out);
-                out.extend_from_slice(b" (");
-                names.text(record, env, out);
-                out.push(b')');
             }
             SynthKind::Text(size) => {
-                text(out, bytes.get(..*size).unwrap_or(bytes));
-                space(out);
+                out.extend_from_slice(until_nul(bytes.get(..*size).unwrap_or(bytes)));
             }
-            SynthKind::DynText => {
-                text(out, pointed_data(record, bytes));
-                space(out);
-            }
+            SynthKind::DynText => out.extend_from_slice(until_nul(pointed_data(record, bytes))),
             SynthKind::Stack => {
-                out.extend_from_slice(b"STACK:\n");
-                for address in pointed_data(record, bytes).chunks_exact(8).skip(1) {
-                    out.extend_from_slice(b"=> ");
-                    symbol(out, u64::from_ne_bytes(take(address)), env);
-                    out.push(b'\n');
-                }
+                stack(out, pointed_data(record, bytes), env);
+                continue;
             }
+        }
+        if at + 1 < values.len() {
+            out.push(b' ');
+        }
+        if let SynthKind::Flags(_, names) = &value.kind {
+            out.extend_from_slice(b" (");
+            names.text(record, env, out);
+            out.push(b')');
         }
     }
 }
@@ -91,20 +78,12 @@ pub(super) fn write(
 /// Writes a number as the kernel passes it to the conversion: a number of one or two bytes is never negative.
 fn number(out: &mut Vec<u8>, bytes: &[u8], size: usize, conversion: &str) {
     let value = u64::from_ne_bytes(take(bytes.get(..size).unwrap_or(bytes)));
-    let value = match (size, conversion.ends_with('d')) {
-        (4, true) => i64::from((value as u32).cast_signed()),
-        (_, true) => value.cast_signed(),
-        _ if conversion.ends_with('x') => return hex(out, value),
-        _ => return decimal(out, value),
-    };
-    if value < 0 {
-        out.push(b'-');
+    match (size, conversion.ends_with('d')) {
+        (4, true) => decimal(out, value as i32),
+        (_, true) => decimal(out, value.cast_signed()),
+        _ if conversion.ends_with('x') => hex(out, value),
+        _ => decimal(out, value),
     }
-    decimal(out, value.unsigned_abs());
-}
-
-fn text(out: &mut Vec<u8>, bytes: &[u8]) {
-    out.extend_from_slice(bytes.split(|byte| *byte == 0).next().unwrap_or_default());
 }
 
 /// The bytes that a location word points to.
@@ -114,20 +93,16 @@ fn pointed_data<'a>(record: &'a [u8], word: &[u8]) -> &'a [u8] {
     record.get(start..record.len().min(start + length)).unwrap_or_default()
 }
 
-fn symbol(out: &mut Vec<u8>, address: u64, env: &dyn RenderEnv) {
-    let Some(symbol) = env.symbol(address) else {
-        out.extend_from_slice(b"0x");
-        return hex(out, address);
-    };
-    out.extend_from_slice(symbol.name.as_bytes());
-    out.extend_from_slice(b"+0x");
-    hex(out, symbol.offset);
-    if let Some(size) = symbol.size {
-        out.extend_from_slice(b"/0x");
-        hex(out, size);
-    }
-    if let Some(module) = symbol.module {
-        out.extend_from_slice(format!(" [{module}]").as_bytes());
+/// Writes the addresses after the first word, which is their number.
+fn stack(out: &mut Vec<u8>, bytes: &[u8], env: &dyn RenderEnv) {
+    out.extend_from_slice(b"STACK:\n");
+    for address in bytes.as_chunks().0.iter().skip(1).map(|bytes| u64::from_ne_bytes(*bytes)) {
+        out.extend_from_slice(b"=> ");
+        match env.symbol(address) {
+            Some(symbol) => probe::with_offset(out, &symbol),
+            None => prefixed_hex(out, address),
+        }
+        out.push(b'\n');
     }
 }
 

@@ -3,7 +3,8 @@
 //! A variable number of bytes is a call of a copy routine. A fixed number is one or two stores. So pieces are copied
 //! in blocks of fixed size, and the bytes after a piece's end are overwritten by the next piece.
 
-/// The size of a block.
+use super::printf::number::hex_pair;
+
 pub(super) const BLOCK: usize = 16;
 /// Bytes by which the space after the text grows.
 const SPACE: usize = 256;
@@ -13,28 +14,6 @@ const ONES: u128 = u128::from_le_bytes([1; BLOCK]);
 
 /// A digit 0 in each byte of a word.
 const ZEROS: u64 = u64::from_ne_bytes([b'0'; 8]);
-
-/// The two hexadecimal digits of each byte.
-const HEX_PAIRS: [[u8; 2]; 256] = hex_pairs();
-
-#[expect(clippy::indexing_slicing, reason = "computed at compile time")]
-const fn hex_pairs() -> [[u8; 2]; 256] {
-    let digits = b"0123456789abcdef";
-    let mut all = [[0; 2]; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        all[byte] = [digits[byte >> 4], digits[byte & 15]];
-        byte += 1;
-    }
-    all
-}
-
-/// The two hexadecimal digits of a byte.
-#[inline]
-#[expect(clippy::indexing_slicing, reason = "the table has an entry for each byte")]
-fn hex_pair(byte: u8) -> [u8; 2] {
-    HEX_PAIRS[usize::from(byte)]
-}
 
 /// The eight decimal digits of a number below 10^8, with leading zeros. The first digit is the lowest byte.
 #[inline]
@@ -139,7 +118,6 @@ impl TextBuffer {
         }
     }
 
-    /// Appends a byte.
     #[inline]
     pub(super) fn byte(&mut self, byte: u8) {
         self.put(&[byte], 1);
@@ -156,7 +134,6 @@ impl TextBuffer {
         done
     }
 
-    /// Appends a number in decimal.
     #[inline]
     pub(super) fn decimal(&mut self, value: u64) {
         if value < 100_000_000 {

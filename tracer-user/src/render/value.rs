@@ -3,6 +3,7 @@
 //! JSON output and the public library read fields through [`of`], so both interpret a field in the same way.
 
 use super::fields::data;
+use super::fmt::{self, CType};
 use super::printf::pointer::{take, until_nul};
 use crate::event::{Field, FieldClass};
 
@@ -132,7 +133,6 @@ pub(super) fn of<'a>(field: &Field, record: &'a [u8]) -> Option<FieldValue<'a>> 
         FieldClass::StaticString | FieldClass::DynString | FieldClass::RelString | FieldClass::Comm => {
             FieldValue::Text(until_nul(bytes))
         }
-        FieldClass::CpuMask => FieldValue::Cpus(CpuSet { bytes }),
         _ if field.ty.contains("cpumask_t") => FieldValue::Cpus(CpuSet { bytes }),
         _ => numeric(field, bytes),
     })
@@ -164,15 +164,11 @@ fn numeric<'a>(field: &Field, bytes: &'a [u8]) -> FieldValue<'a> {
 /// Bytes per element of an array without a length in the format file; 0 if its type is unknown.
 fn element(base: &str) -> usize {
     let base = base.trim_start_matches("__data_loc ").trim_start_matches("__rel_loc ");
-    super::fmt::scalar(base).map_or(0, |ty| usize::from(ty.size))
+    fmt::scalar(base).map_or(0, |ty| usize::from(ty.size))
 }
 
 fn number(bytes: &[u8], size: usize, signed: bool) -> FieldValue<'static> {
-    let mut whole: [u8; 8] = take(bytes);
-    if cfg!(target_endian = "big") {
-        whole.rotate_right(8 - size);
-    }
-    let word = super::fmt::CType { size: size as u8, signed }.wrap(u64::from_ne_bytes(whole));
+    let word = CType { size: size as u8, signed }.load(&take::<8>(bytes)).unwrap_or_default();
     if signed { FieldValue::Signed(word.cast_signed()) } else { FieldValue::Unsigned(word) }
 }
 

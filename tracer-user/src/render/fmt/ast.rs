@@ -2,12 +2,10 @@
 
 use super::ctype::CType;
 
-/// A whole print fmt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrintFmt {
     /// The format string, with adjacent constants joined.
     pub format: Vec<u8>,
-    /// Its arguments.
     pub args: Vec<Expr>,
 }
 
@@ -23,14 +21,7 @@ pub enum Expr {
     /// `REC->name`
     Field(String),
     /// `base.name`, or `base->name` when `arrow`.
-    Member {
-        /// The expression that has the member.
-        base: Box<Expr>,
-        /// The member.
-        name: String,
-        /// Whether the base is a pointer.
-        arrow: bool,
-    },
+    Member { base: Box<Expr>, name: String, arrow: bool },
     /// `base[index]`
     Index(Box<Expr>, Box<Expr>),
     /// `-x`, `+x`, `~x`, `!x`, `*x`, `&x`
@@ -62,11 +53,9 @@ pub enum Stmt {
     Declare {
         /// Type, without the brackets of an array.
         ty: TypeName,
-        /// Name.
         name: String,
         /// Whether brackets follow the name.
         array: bool,
-        /// Initial value.
         value: Option<Expr>,
     },
     /// `place = value;`
@@ -88,61 +77,37 @@ pub struct TypeName {
     pub stars: usize,
 }
 
-/// Operators with one operand.
+/// `-`, `+`, `~`, `!`, `*`, `&` with one operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unary {
-    /// `-`
     Neg,
-    /// `+`
     Plus,
-    /// `~`
     Invert,
-    /// `!`
     Not,
-    /// `*`
     Deref,
-    /// `&`
     Address,
 }
 
 /// Operators with two operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binary {
-    /// `*`
     Mul,
-    /// `/`
     Div,
-    /// `%`
     Rem,
-    /// `+`
     Add,
-    /// `-`
     Sub,
-    /// `<<`
     Shl,
-    /// `>>`
     Shr,
-    /// `<`
     Lt,
-    /// `>`
     Gt,
-    /// `<=`
     Le,
-    /// `>=`
     Ge,
-    /// `==`
     Eq,
-    /// `!=`
     Ne,
-    /// `&`
     BitAnd,
-    /// `^`
     BitXor,
-    /// `|`
     BitOr,
-    /// `&&`
     And,
-    /// `||`
     Or,
 }
 

@@ -10,26 +10,19 @@ pub struct CType {
 }
 
 impl CType {
-    /// `int`
-    pub const INT: Self = Self { size: 4, signed: true };
-    /// `unsigned int`
-    pub const UINT: Self = Self { size: 4, signed: false };
-    /// `long`
-    pub const LONG: Self = Self { size: 8, signed: true };
-    /// `unsigned long`
-    pub const ULONG: Self = Self { size: 8, signed: false };
-    /// `unsigned char`
-    pub const U8: Self = Self { size: 1, signed: false };
+    pub(super) const INT: Self = Self { size: 4, signed: true };
+    pub(super) const UINT: Self = Self { size: 4, signed: false };
+    pub(super) const LONG: Self = Self { size: 8, signed: true };
+    pub(super) const ULONG: Self = Self { size: 8, signed: false };
+    pub(super) const U8: Self = Self { size: 1, signed: false };
 
     /// The type after integer promotion.
-    #[must_use]
-    pub fn promoted(self) -> Self {
+    pub(super) fn promoted(self) -> Self {
         if self.size < 4 { Self::INT } else { self }
     }
 
     /// The common type of two operands (the usual arithmetic conversions).
-    #[must_use]
-    pub fn common(self, other: Self) -> Self {
+    pub(super) fn common(self, other: Self) -> Self {
         let (a, b) = (self.promoted(), other.promoted());
         match a.size.cmp(&b.size) {
             std::cmp::Ordering::Greater => a,
@@ -39,12 +32,12 @@ impl CType {
     }
 
     /// Whether every value of another type is stored the same in this type.
-    pub fn contains(self, other: Self) -> bool {
+    pub(super) fn contains(self, other: Self) -> bool {
         self.size == 8 || self == other || (other.size < self.size && (!other.signed || self.signed))
     }
 
     /// Truncates a value to the type and extends it to 64 bits by its sign; all values are stored this way.
-    pub fn wrap(self, value: u64) -> u64 {
+    pub(crate) fn wrap(self, value: u64) -> u64 {
         match (self.size, self.signed) {
             (1, true) => i64::from(value as i8) as u64,
             (1, false) => u64::from(value as u8),
@@ -55,12 +48,10 @@ impl CType {
             _ => value,
         }
     }
-}
 
-impl CType {
     /// Reads a value of the type from the start of these bytes; `None` if there are too few.
     #[inline]
-    pub fn load(self, bytes: &[u8]) -> Option<u64> {
+    pub(crate) fn load(self, bytes: &[u8]) -> Option<u64> {
         Some(match (self.size, self.signed) {
             (1, false) => u64::from(*bytes.first()?),
             (1, true) => i64::from(bytes.first()?.cast_signed()).cast_unsigned(),
@@ -75,10 +66,8 @@ impl CType {
 
 /// The type of an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Type {
-    /// A number.
+pub(super) enum Type {
     Int(CType),
-    /// A pointer to the type.
     Ptr(Box<Type>),
     /// Elements in memory; decays to a pointer to the first.
     Array(Box<Type>),
@@ -90,12 +79,12 @@ pub enum Type {
 
 impl Type {
     /// `char *`
-    pub fn text() -> Self {
+    pub(super) fn text() -> Self {
         Self::Ptr(Box::new(Self::Int(CType { size: 1, signed: true })))
     }
 
     /// The scalar type of a value; pointers count as `unsigned long`.
-    pub fn scalar(&self) -> CType {
+    pub(super) fn scalar(&self) -> CType {
         match self {
             Self::Int(ty) => *ty,
             _ => CType::ULONG,
@@ -103,7 +92,7 @@ impl Type {
     }
 
     /// The target type of a pointer or an array.
-    pub fn target(&self) -> Option<&Type> {
+    pub(super) fn target(&self) -> Option<&Type> {
         match self {
             Self::Ptr(target) | Self::Array(target) => Some(target),
             _ => None,

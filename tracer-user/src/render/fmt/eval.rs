@@ -5,11 +5,11 @@
 
 use super::ast::Binary;
 use super::ctype::CType;
-use super::program::{Dump, Entry, Id, Kind, Node, POOL, Program, RECORD, SCRATCH, Seg, UNKNOWN, apply};
+use super::program::{Dump, Entry, Id, Node, POOL, Program, RECORD, SCRATCH, Seg, UNKNOWN, apply};
 use crate::render::env::RenderEnv;
-use crate::render::printf::number::{self, hex};
+use crate::render::printf::number::{self, hex_bytes, hex_pair, prefixed_hex};
 use crate::render::printf::pointer::{self, Extension, Memory, bad_address, until_nul};
-use crate::render::printf::spec::{LARGEST, Spec};
+use crate::render::printf::spec::{Kind, LARGEST, Spec};
 
 /// One run over one record.
 pub(crate) struct Eval<'a> {
@@ -51,10 +51,9 @@ impl<'a> Eval<'a> {
         }
     }
 
-    /// Writes one piece.
     pub(super) fn seg(&mut self, out: &mut Vec<u8>, seg: &Seg) {
         match *seg {
-            Seg::Literal(run) => out.extend_from_slice(self.program.bytes(run)),
+            Seg::Literal(run) => out.extend_from_slice(run.of(&self.program.pool)),
             Seg::Value { arg, spec, kind } => self.conversion(out, arg, spec, kind),
             Seg::Starred { arg, mut spec, kind, width, precision } => {
                 if let Some(width) = width {
@@ -103,9 +102,8 @@ impl<'a> Eval<'a> {
                 if spec != Spec::PLAIN {
                     // A NUL printed by a helper ends its text.
                     let length = until_nul(out.get(start..).unwrap_or_default()).len();
-                    let length = usize::try_from(spec.precision).map_or(length, |limit| length.min(limit));
                     out.truncate(start + length);
-                    number::widen(out, start, spec);
+                    number::fit(out, start, spec);
                 }
             }
             _ => {
@@ -114,8 +112,7 @@ impl<'a> Eval<'a> {
                     // Bytes after the precision are not scanned.
                     number::text(out, until_nul(number::cut(bytes, spec.precision)), spec);
                 } else if let Some(word) = bad_address(address) {
-                    let precision = if spec.precision == -1 { 16 } else { spec.precision };
-                    number::text(out, word, Spec { precision, ..spec });
+                    pointer::complain(out, word, spec);
                 } else {
                     let text = self.env.kernel_text(address).unwrap_or(b"(efault)");
                     number::text(out, text, spec);
@@ -170,7 +167,7 @@ impl<'a> Eval<'a> {
             }
             Node::Block { body, value } => {
                 let program = self.program;
-                for id in program.list(body) {
+                for id in body.of(&program.lists) {
                     self.value(*id);
                 }
                 self.value(value)
@@ -185,10 +182,10 @@ impl<'a> Eval<'a> {
                 self.value(value) & !mask | member
             }
             Node::ScratchEnd => SCRATCH + self.scratch.len() as u64,
-            Node::Print(table) => {
+            Node::Print(pieces) => {
                 let program = self.program;
                 let mut text = Vec::new();
-                self.segs(&mut text, program.pieces(table));
+                self.segs(&mut text, pieces.of(&program.segs));
                 self.scratch.extend_from_slice(&text);
                 0
             }
@@ -213,20 +210,16 @@ impl<'a> Eval<'a> {
         match node {
             Node::Flags { value, delimiter, table } => {
                 let value = self.value(value);
-                flags(out, value, self.program, self.program.bytes(delimiter), self.program.table(table));
+                let Program { pool, entries, .. } = self.program;
+                flags(out, value, pool, delimiter.of(pool), table.of(entries));
             }
             Node::Symbolic { value, table, other } => {
                 let value = self.value(value);
-                let start = out.len();
-                if let Some(entry) = self.program.table(table).iter().find(|entry| entry.value == value) {
-                    out.extend_from_slice(self.program.bytes(entry.name));
-                } else if let Some(other) = other {
-                    out.extend_from_slice(self.program.bytes(other));
-                }
+                let entry = table.of(&self.program.entries).iter().find(|entry| entry.value == value);
                 // The kernel detects "not found" by the empty output.
-                if out.len() == start {
-                    out.extend_from_slice(b"0x");
-                    hex(out, value);
+                match entry.map(|entry| entry.name).or(other).filter(|name| name.length > 0) {
+                    Some(name) => out.extend_from_slice(name.of(&self.program.pool)),
+                    None => prefixed_hex(out, value),
                 }
             }
             Node::Bitmask { address, length } => {
@@ -238,12 +231,8 @@ impl<'a> Eval<'a> {
             Node::Hex { address, length, joined } => {
                 let (address, length) = (self.value(address), self.value(length) as i32);
                 let Some(bytes) = self.region(address) else { return };
-                for (i, byte) in bytes.iter().take(length.max(0) as usize).enumerate() {
-                    if i > 0 && !joined {
-                        out.push(b' ');
-                    }
-                    number::hex_byte(out, *byte);
-                }
+                let bytes = bytes.get(..length.max(0) as usize).unwrap_or(bytes);
+                hex_bytes(out, bytes, (!joined).then_some(b' '));
             }
             Node::Array { address, count, size } => {
                 let (address, count, size) = (self.value(address), self.value(count), self.value(size));
@@ -282,13 +271,7 @@ impl<'a> Eval<'a> {
                     out.extend_from_slice(b": ");
                 }
                 // DUMP_PREFIX_OFFSET
-                2 => {
-                    let spec = Spec { zero: true, width: 8, ..Spec::PLAIN };
-                    let offset =
-                        crate::render::printf::spec::Number { base: 16, lower: true, size: 4, signed: false };
-                    number::number(out, (i * row) as u64, offset, spec);
-                    out.extend_from_slice(b": ");
-                }
+                2 => out.extend(format!("{:08x}: ", i * row).bytes()),
                 _ => {}
             }
             hex_row(out, line, row, group, ascii);
@@ -335,7 +318,7 @@ impl Memory for Eval<'_> {
 }
 
 /// `trace_print_flags_seq()`: names of the set flags, then the remaining bits in hex.
-fn flags(out: &mut Vec<u8>, mut value: u64, program: &Program, delimiter: &[u8], table: &[Entry]) {
+fn flags(out: &mut Vec<u8>, mut value: u64, pool: &[u8], delimiter: &[u8], table: &[Entry]) {
     let mut first = true;
     for entry in table {
         if value == 0 {
@@ -349,14 +332,13 @@ fn flags(out: &mut Vec<u8>, mut value: u64, program: &Program, delimiter: &[u8],
             out.extend_from_slice(delimiter);
         }
         first = false;
-        out.extend_from_slice(program.bytes(entry.name));
+        out.extend_from_slice(entry.name.of(pool));
     }
     if value != 0 {
         if !first {
             out.extend_from_slice(delimiter);
         }
-        out.extend_from_slice(b"0x");
-        hex(out, value);
+        prefixed_hex(out, value);
     }
 }
 
@@ -369,15 +351,9 @@ fn array(out: &mut Vec<u8>, bytes: &[u8], count: i32, mut size: u64) {
         let Some(rest) = usize::try_from(at).ok().and_then(|at| bytes.get(at..)) else { return };
         let Some(&byte) = rest.first() else { return };
         let value = match size {
-            1 => Some(u64::from(byte)),
-            2 => rest.first_chunk().map(|bytes| u64::from(u16::from_ne_bytes(*bytes))),
-            4 => rest.first_chunk().map(|bytes| u64::from(u32::from_ne_bytes(*bytes))),
-            8 => rest.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes)),
+            1 | 2 | 4 | 8 => CType { size: size as u8, signed: false }.load(rest),
             _ => {
-                out.extend_from_slice(b"BAD SIZE:");
-                number::decimal(out, size);
-                out.extend_from_slice(b" 0x");
-                hex(out, u64::from(byte));
+                out.extend(format!("BAD SIZE:{size} {byte:#x}").bytes());
                 size = 1;
                 at += 1;
                 continue;
@@ -387,8 +363,7 @@ fn array(out: &mut Vec<u8>, bytes: &[u8], count: i32, mut size: u64) {
         if at > 0 {
             out.push(b',');
         }
-        out.extend_from_slice(b"0x");
-        hex(out, value);
+        prefixed_hex(out, value);
         at += size;
     }
 }
@@ -408,9 +383,7 @@ fn hex_row(out: &mut Vec<u8>, line: &[u8], row: usize, group: i32, ascii: bool) 
             out.push(b' ');
         }
         // Groups print as numbers in native byte order.
-        for byte in bytes.iter().rev() {
-            number::hex_byte(out, *byte);
-        }
+        bytes.iter().rev().for_each(|byte| out.extend(hex_pair(*byte)));
     }
     if ascii {
         let column = row * 2 + row / group + 1;

@@ -5,7 +5,6 @@
 
 use super::ctype::CType;
 
-/// One token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Token {
     /// An identifier or keyword.
@@ -44,7 +43,6 @@ const PUNCTS: [&str; 46] = [
     "%", "&", "|", "^", "~", "!", "<", ">", "=",
 ];
 
-/// Reads all tokens.
 pub(super) fn tokens(text: &str) -> Result<Vec<Spanned>, SyntaxError> {
     let bytes = text.as_bytes();
     let mut found = Vec::new();
@@ -89,12 +87,11 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Spanned>, SyntaxError> {
 /// Reads a constant between quotes. `at` starts at the opening quote and ends after the closing one.
 fn quoted(bytes: &[u8], at: &mut usize, quote: u8) -> Result<Vec<u8>, SyntaxError> {
     let start = *at;
+    let unclosed = || SyntaxError::new(start, "a quote that is not closed");
     *at += 1;
     let mut value = Vec::new();
     loop {
-        let Some(&byte) = bytes.get(*at) else {
-            return Err(SyntaxError::new(start, "a quote that is not closed"));
-        };
+        let byte = *bytes.get(*at).ok_or_else(unclosed)?;
         *at += 1;
         if byte == quote {
             return Ok(value);
@@ -103,9 +100,7 @@ fn quoted(bytes: &[u8], at: &mut usize, quote: u8) -> Result<Vec<u8>, SyntaxErro
             value.push(byte);
             continue;
         }
-        let Some(&escape) = bytes.get(*at) else {
-            return Err(SyntaxError::new(start, "a quote that is not closed"));
-        };
+        let escape = *bytes.get(*at).ok_or_else(unclosed)?;
         *at += 1;
         value.push(match escape {
             b'n' => b'\n',

@@ -4,7 +4,7 @@
 //! The kernel contains the compiled form of this text. The result therefore follows the C compiler: integer
 //! promotions, sign extension into `unsigned long` parameters, arguments truncated to their conversion's width.
 
-pub mod ast;
+mod ast;
 mod ctype;
 mod eval;
 mod flat;
@@ -13,10 +13,10 @@ mod lower;
 mod parser;
 mod program;
 
-pub use ctype::{CType, Type};
 pub use lexer::SyntaxError;
 pub use parser::parse;
-pub use program::Program;
 
+pub(super) use ctype::CType;
 pub(super) use flat::{Builder, Flat};
 pub(super) use lower::{lower, scalar};
+pub(super) use program::Program;

@@ -81,12 +81,15 @@ impl Parser {
         if self.height > MAX_DEPTH { self.fail("nested too deep") } else { Ok(()) }
     }
 
+    /// Counts a bracket or a prefix around what is parsed next.
+    fn enter(&mut self) -> Parsed<()> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH { self.fail("nested too deep") } else { Ok(()) }
+    }
+
     /// An expression without commas outside of brackets.
     fn expr(&mut self) -> Parsed<Expr> {
-        self.depth += 1;
-        if self.depth > MAX_DEPTH {
-            return self.fail("nested too deep");
-        }
+        self.enter()?;
         let condition = self.binary(1)?;
         let value = if self.eat("?") {
             let mut height = self.height;
@@ -143,10 +146,7 @@ impl Parser {
     }
 
     fn nested_unary(&mut self) -> Parsed<Expr> {
-        self.depth += 1;
-        if self.depth > MAX_DEPTH {
-            return self.fail("nested too deep");
-        }
+        self.enter()?;
         let value = self.unary()?;
         self.grow(self.height)?;
         self.depth -= 1;
@@ -209,8 +209,7 @@ impl Parser {
             }
             Some(Token::Punct("(")) => {
                 self.at += 1;
-                if self.sees("{") {
-                    self.at += 1;
+                if self.eat("{") {
                     let block = self.block()?;
                     self.expect(")")?;
                     return Ok(block);
@@ -248,10 +247,7 @@ impl Parser {
         if !self.sees("{") {
             return self.expr();
         }
-        self.depth += 1;
-        if self.depth > MAX_DEPTH {
-            return self.fail("nested too deep");
-        }
+        self.enter()?;
         self.at += 1;
         let mut items = Vec::new();
         let mut height = 0;

@@ -6,8 +6,7 @@
 
 use super::ast::Binary;
 use super::ctype::CType;
-use crate::render::printf::pointer::Extension;
-use crate::render::printf::spec::{Number, Spec};
+use crate::render::printf::spec::{Kind, Spec};
 
 /// Address of the record's first byte.
 pub(super) const RECORD: u64 = 0x7e00_7200_0000_0000;
@@ -21,18 +20,27 @@ pub(super) const UNKNOWN: u64 = 0x7e01_0000_0000_0000;
 /// Index of a node.
 pub(super) type Id = u32;
 
-/// A run of bytes in the pool of constants.
+/// Adjacent elements of one of a program's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) start: u32,
     pub(super) length: u32,
 }
 
-/// Entries of the name tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Table {
-    pub(super) start: u32,
-    pub(super) length: u32,
+impl Run {
+    /// Appends elements to a list.
+    pub(super) fn append<T>(list: &mut Vec<T>, elements: impl IntoIterator<Item = T>) -> Self {
+        let start = list.len();
+        list.extend(elements);
+        Self { start: start as u32, length: (list.len() - start) as u32 }
+    }
+
+    /// The elements of its list.
+    #[inline]
+    pub(super) fn of<T>(self, list: &[T]) -> &[T] {
+        let behind = list.get(self.start as usize..).unwrap_or_default();
+        behind.get(..self.length as usize).unwrap_or_default()
+    }
 }
 
 /// A name of a flag or of a value.
@@ -77,7 +85,7 @@ pub(super) enum Node {
     /// Assigns to a local.
     Set { local: u32, value: Id },
     /// Runs nodes for their effect and returns the value of the last one.
-    Block { body: Table, value: Id },
+    Block { body: Run, value: Id },
     /// A member of an aggregate that is stored as a number.
     Bits { value: Id, offset: u8, bits: u8, signed: bool },
     /// The aggregate with a member replaced.
@@ -85,11 +93,11 @@ pub(super) enum Node {
     /// Address of the next byte that a block prints.
     ScratchEnd,
     /// Adds pieces to the block's text.
-    Print(Table),
+    Print(Run),
     /// `__print_flags`
-    Flags { value: Id, delimiter: Run, table: Table },
+    Flags { value: Id, delimiter: Run, table: Run },
     /// `__print_symbolic`; `other` is the text for unknown values that do not print in hex.
-    Symbolic { value: Id, table: Table, other: Option<Run> },
+    Symbolic { value: Id, table: Run, other: Option<Run> },
     /// `__get_bitmask`: a bitmap's address and its length in bytes.
     Bitmask { address: Id, length: Id },
     /// `__print_hex`, `__print_hex_str`: joined without spaces.
@@ -138,18 +146,9 @@ pub(super) enum Seg {
     Starred { arg: Id, spec: Spec, kind: Kind, width: Option<Id>, precision: Option<Id> },
 }
 
-/// The kind of a conversion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Number(Number),
-    Char,
-    Text,
-    Pointer(Extension),
-}
-
-/// A compiled print fmt.
+/// A compiled print fmt. The default prints nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Program {
+pub(crate) struct Program {
     pub(super) nodes: Vec<Node>,
     /// Constants: strings, each with a NUL, and arrays of addresses.
     pub(super) pool: Vec<u8>,
@@ -164,50 +163,10 @@ pub struct Program {
 }
 
 impl Program {
-    /// A program without pieces.
-    pub const EMPTY: Self = Self {
-        nodes: Vec::new(),
-        pool: Vec::new(),
-        entries: Vec::new(),
-        lists: Vec::new(),
-        dumps: Vec::new(),
-        segs: Vec::new(),
-        main: 0,
-        locals: 0,
-    };
-
     #[inline]
     pub(super) fn node(&self, id: Id) -> Node {
         self.nodes.get(id as usize).copied().unwrap_or(Node::Const(0))
     }
-
-    #[inline]
-    pub(super) fn bytes(&self, run: Run) -> &[u8] {
-        part(&self.pool, run.start, run.length)
-    }
-
-    #[inline]
-    pub(super) fn table(&self, table: Table) -> &[Entry] {
-        part(&self.entries, table.start, table.length)
-    }
-
-    /// The nodes of a block's body.
-    #[inline]
-    pub(super) fn list(&self, body: Table) -> &[Id] {
-        part(&self.lists, body.start, body.length)
-    }
-
-    /// The pieces that a block prints.
-    #[inline]
-    pub(super) fn pieces(&self, table: Table) -> &[Seg] {
-        part(&self.segs, table.start, table.length)
-    }
-}
-
-#[inline]
-fn part<T>(all: &[T], start: u32, length: u32) -> &[T] {
-    let behind = all.get(start as usize..).unwrap_or_default();
-    behind.get(..length as usize).unwrap_or_default()
 }
 
 /// Computes an operator other than `&&` and `||` on values of a type.

@@ -3,8 +3,7 @@
 //! It differs from C's printf in ways that a trace shows. Precision does not disable zero padding of numbers, `%c` has
 //! a width, strings at bad addresses print a word, and `%p` has many extensions.
 
-mod digits;
 mod errno;
-pub mod number;
-pub mod pointer;
-pub mod spec;
+pub(super) mod number;
+pub(super) mod pointer;
+pub(super) mod spec;

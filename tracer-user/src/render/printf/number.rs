@@ -1,8 +1,31 @@
 //! Numbers and padded text in the format of lib/vsprintf.c.
 
-use super::digits::{LOWER, UPPER};
-pub use super::digits::{hex_byte, hex_byte_upper};
 use super::spec::{Number, Spec};
+use crate::render::fmt::CType;
+
+const LOWER: &[u8; 16] = b"0123456789abcdef";
+const UPPER: &[u8; 16] = b"0123456789ABCDEF";
+
+/// The two hexadecimal digits of each byte.
+const HEX_PAIRS: [[u8; 2]; 256] = hex_pairs();
+
+#[expect(clippy::indexing_slicing, reason = "computed at compile time")]
+const fn hex_pairs() -> [[u8; 2]; 256] {
+    let mut all = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        all[byte] = [LOWER[byte >> 4], LOWER[byte & 15]];
+        byte += 1;
+    }
+    all
+}
+
+/// The two lower-case hexadecimal digits of a byte.
+#[inline]
+#[expect(clippy::indexing_slicing, reason = "the table has an entry for each byte")]
+pub(crate) fn hex_pair(byte: u8) -> [u8; 2] {
+    HEX_PAIRS[usize::from(byte)]
+}
 
 /// Digits of a number at the end of a buffer; at most 22, for octal.
 struct Digits {
@@ -45,13 +68,13 @@ impl Digits {
 
 /// Writes a number in decimal.
 #[inline]
-pub fn decimal(out: &mut Vec<u8>, value: u64) {
+pub(crate) fn decimal(out: &mut Vec<u8>, value: impl itoa::Integer) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
 /// Writes a number in decimal, right-aligned with a fill byte.
 #[inline]
-pub fn decimal_padded(out: &mut Vec<u8>, value: u64, width: usize, fill: u8) {
+pub(crate) fn decimal_padded(out: &mut Vec<u8>, value: impl itoa::Integer, width: usize, fill: u8) {
     let mut digits = itoa::Buffer::new();
     let text = digits.format(value).as_bytes();
     repeat(out, fill, width.saturating_sub(text.len()));
@@ -60,38 +83,48 @@ pub fn decimal_padded(out: &mut Vec<u8>, value: u64, width: usize, fill: u8) {
 
 /// Writes a number in lower-case hexadecimal without a prefix.
 #[inline]
-pub fn hex(out: &mut Vec<u8>, value: u64) {
+pub(crate) fn hex(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(Digits::of(value, 16, true).text());
 }
 
-/// Writes a byte `count` times.
+/// Writes a number in lower-case hexadecimal with its prefix.
+pub(crate) fn prefixed_hex(out: &mut Vec<u8>, value: u64) {
+    out.extend_from_slice(b"0x");
+    hex(out, value);
+}
+
+/// Writes each byte as two hexadecimal digits.
 #[inline]
-pub fn repeat(out: &mut Vec<u8>, byte: u8, count: usize) {
+pub(crate) fn hex_bytes(out: &mut Vec<u8>, bytes: &[u8], separator: Option<u8>) {
+    for (i, byte) in bytes.iter().enumerate() {
+        if i > 0 {
+            out.extend(separator);
+        }
+        out.extend_from_slice(&hex_pair(*byte));
+    }
+}
+
+#[inline]
+pub(crate) fn repeat(out: &mut Vec<u8>, byte: u8, count: usize) {
     out.resize(out.len() + count, byte);
 }
 
 /// Writes an argument by a number conversion (`number()` in lib/vsprintf.c).
 #[inline]
-pub fn number(out: &mut Vec<u8>, argument: u64, conversion: Number, spec: Spec) {
-    let value = super::super::fmt::CType { size: conversion.size, signed: conversion.signed }.wrap(argument);
-    let negative = conversion.signed && (value as i64) < 0;
-    let magnitude = if negative { value.wrapping_neg() } else { value };
-    if spec.is_plain() {
-        if negative {
-            out.push(b'-');
-        }
-        if conversion.base == 10 {
-            decimal(out, magnitude);
-        } else {
-            out.extend_from_slice(Digits::of(magnitude, conversion.base, conversion.lower).text());
-        }
-        return;
+pub(crate) fn number(out: &mut Vec<u8>, argument: u64, conversion: Number, spec: Spec) {
+    let value = CType { size: conversion.size, signed: conversion.signed }.wrap(argument);
+    match conversion {
+        _ if !spec.is_plain() => laid_out(out, value, conversion, spec),
+        Number { signed: true, .. } => decimal(out, value.cast_signed()),
+        Number { base: 10, .. } => decimal(out, value),
+        Number { base, lower, .. } => out.extend_from_slice(Digits::of(value, base, lower).text()),
     }
-    laid_out(out, magnitude, negative, conversion, spec);
 }
 
-fn laid_out(out: &mut Vec<u8>, value: u64, negative: bool, conversion: Number, spec: Spec) {
+fn laid_out(out: &mut Vec<u8>, value: u64, conversion: Number, spec: Spec) {
     let zero = spec.zero && !spec.left;
+    let negative = conversion.signed && value.cast_signed() < 0;
+    let value = if negative { value.wrapping_neg() } else { value };
     let sign = match (conversion.signed, negative) {
         (true, true) => Some(b'-'),
         (true, false) if spec.plus => Some(b'+'),
@@ -126,7 +159,7 @@ fn laid_out(out: &mut Vec<u8>, value: u64, negative: bool, conversion: Number, s
 
 /// Writes text, truncated to the precision and padded to the width.
 #[inline]
-pub fn text(out: &mut Vec<u8>, text: &[u8], spec: Spec) {
+pub(crate) fn text(out: &mut Vec<u8>, text: &[u8], spec: Spec) {
     let start = out.len();
     out.extend_from_slice(cut(text, spec.precision));
     widen(out, start, spec);
@@ -134,13 +167,20 @@ pub fn text(out: &mut Vec<u8>, text: &[u8], spec: Spec) {
 
 /// Truncates the text to a precision; returns all of it if the precision is negative or larger.
 #[inline]
-pub fn cut(text: &[u8], precision: i32) -> &[u8] {
+pub(crate) fn cut(text: &[u8], precision: i32) -> &[u8] {
     usize::try_from(precision).ok().and_then(|limit| text.get(..limit)).unwrap_or(text)
+}
+
+/// Truncates the output since `start` to the precision, and pads it to the width.
+pub(crate) fn fit(out: &mut Vec<u8>, start: usize, spec: Spec) {
+    let shown = cut(out.get(start..).unwrap_or_default(), spec.precision).len();
+    out.truncate(start + shown);
+    widen(out, start, spec);
 }
 
 /// Pads the output since `start` to the width.
 #[inline]
-pub fn widen(out: &mut Vec<u8>, start: usize, spec: Spec) {
+pub(crate) fn widen(out: &mut Vec<u8>, start: usize, spec: Spec) {
     let padding = usize::try_from(spec.width).unwrap_or(0).saturating_sub(out.len() - start);
     if padding > 0 {
         repeat(out, b' ', padding);
@@ -151,7 +191,7 @@ pub fn widen(out: &mut Vec<u8>, start: usize, spec: Spec) {
 }
 
 /// Writes one byte, padded to the width.
-pub fn char(out: &mut Vec<u8>, byte: u8, spec: Spec) {
+pub(crate) fn char(out: &mut Vec<u8>, byte: u8, spec: Spec) {
     let start = out.len();
     out.push(byte);
     widen(out, start, spec);
@@ -159,14 +199,14 @@ pub fn char(out: &mut Vec<u8>, byte: u8, spec: Spec) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::spec::{Conversion, Piece, pieces};
+    use super::super::spec::{Kind, Piece, pieces};
     use super::*;
 
     fn show(format: &str, value: u64) -> String {
         let mut out = Vec::new();
         for piece in pieces(format.as_bytes()) {
             match piece {
-                Piece::Conversion { spec, conversion: Conversion::Number(kind), .. } => {
+                Piece::Conversion { spec, kind: Kind::Number(kind), .. } => {
                     number(&mut out, value, kind, spec);
                 }
                 other => panic!("{other:?}"),

@@ -2,29 +2,24 @@
 
 use super::pointer::Extension;
 
-/// Flags, width and precision of a conversion.
+/// Flags (`-`, `+`, a space, `#`, `0`), width and precision of a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)]
-pub struct Spec {
-    /// `-`
-    pub left: bool,
-    /// `+`
-    pub plus: bool,
-    /// A space.
-    pub space: bool,
-    /// `#`
-    pub special: bool,
-    /// `0`
-    pub zero: bool,
-    /// Field width; -1 if absent.
-    pub width: i32,
-    /// Precision; -1 if absent.
-    pub precision: i32,
+pub(crate) struct Spec {
+    pub(crate) left: bool,
+    pub(crate) plus: bool,
+    pub(crate) space: bool,
+    pub(crate) special: bool,
+    pub(crate) zero: bool,
+    /// -1 if absent.
+    pub(crate) width: i32,
+    /// -1 if absent.
+    pub(crate) precision: i32,
 }
 
 impl Spec {
     /// No flags, no width, no precision.
-    pub const PLAIN: Self = Self {
+    pub(crate) const PLAIN: Self = Self {
         left: false,
         plus: false,
         space: false,
@@ -35,32 +30,36 @@ impl Spec {
     };
 
     /// Whether only the value itself is printed.
-    pub fn is_plain(&self) -> bool {
+    pub(crate) fn is_plain(&self) -> bool {
         self.width <= 1 && self.precision <= 1 && !self.plus && !self.space && !self.special
     }
 }
 
 /// A number's base and the type of its argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Number {
+pub(crate) struct Number {
     /// 8, 10 or 16.
-    pub base: u8,
+    pub(crate) base: u8,
     /// Whether digits above 9 are lower case.
-    pub lower: bool,
+    pub(crate) lower: bool,
     /// Bytes of the argument that are used: 1, 2, 4 or 8.
-    pub size: u8,
+    pub(crate) size: u8,
     /// `%d`, `%i`
-    pub signed: bool,
+    pub(crate) signed: bool,
+}
+
+impl Number {
+    /// `%x` of this many bytes.
+    pub(crate) const fn hex(size: u8) -> Self {
+        Self { base: 16, lower: true, size, signed: false }
+    }
 }
 
 /// The kind of a conversion.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Conversion {
-    /// A number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
     Number(Number),
-    /// `%c`
     Char,
-    /// `%s`
     Text,
     /// `%p` and its extension.
     Pointer(Extension),
@@ -68,10 +67,8 @@ pub enum Conversion {
 
 /// A piece of a format string.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Piece {
-    /// Literal bytes.
+pub(crate) enum Piece {
     Literal(Vec<u8>),
-    /// A conversion.
     Conversion {
         /// Flags and the fixed width and precision.
         spec: Spec,
@@ -79,16 +76,15 @@ pub enum Piece {
         width_arg: bool,
         /// Whether the precision is an argument (`.*`).
         precision_arg: bool,
-        /// The kind.
-        conversion: Conversion,
+        kind: Kind,
     },
 }
 
 /// Largest width and precision (`FIELD_WIDTH_MAX`, `PRECISION_MAX`); larger ones would only fill the page.
-pub const LARGEST: i32 = (1 << 15) - 1;
+pub(crate) const LARGEST: i32 = (1 << 15) - 1;
 
 /// Splits a format string into pieces. An unknown conversion ends the text there, as in the kernel.
-pub fn pieces(format: &[u8]) -> Vec<Piece> {
+pub(crate) fn pieces(format: &[u8]) -> Vec<Piece> {
     let mut found = Vec::new();
     let mut literal = Vec::new();
     let mut at = 0;
@@ -169,13 +165,13 @@ impl Reader<'_> {
             }
         }
         let size = self.size();
-        let number = |base, lower, signed| Conversion::Number(Number { base, lower, size, signed });
-        let kind = self.next();
+        let number = |base, lower, signed| Kind::Number(Number { base, lower, size, signed });
+        let letter = self.next();
         self.at += 1;
-        let conversion = match kind {
+        let kind = match letter {
             b'%' => return Some(Piece::Literal(vec![b'%'])),
-            b'c' => Conversion::Char,
-            b's' => Conversion::Text,
+            b'c' => Kind::Char,
+            b's' => Kind::Text,
             b'd' | b'i' => number(10, true, true),
             b'u' => number(10, true, false),
             b'x' => number(16, true, false),
@@ -186,11 +182,11 @@ impl Reader<'_> {
                 while self.next().is_ascii_alphanumeric() {
                     self.at += 1;
                 }
-                Conversion::Pointer(Extension::parse(self.format.get(start..self.at).unwrap_or_default()))
+                Kind::Pointer(Extension::parse(self.format.get(start..self.at).unwrap_or_default()))
             }
             _ => return None,
         };
-        Some(Piece::Conversion { spec, width_arg, precision_arg, conversion })
+        Some(Piece::Conversion { spec, width_arg, precision_arg, kind })
     }
 
     /// Reads a length modifier. Returns the bytes of the argument.
@@ -200,14 +196,9 @@ impl Reader<'_> {
                 self.at += 1;
                 if self.eat(b'h') { 1 } else { 2 }
             }
-            b'l' => {
+            long @ (b'l' | b'L') => {
                 self.at += 1;
-                self.eat(b'l');
-                8
-            }
-            b'L' => {
-                self.at += 1;
-                self.eat(b'L');
+                self.eat(long);
                 8
             }
             // Current kernels have no `j` and `q`; events of old modules may.
@@ -229,8 +220,8 @@ mod tests {
             .into_iter()
             .map(|piece| match piece {
                 Piece::Literal(text) => format!("{:?}", String::from_utf8_lossy(&text)),
-                Piece::Conversion { spec, width_arg, precision_arg, conversion } => format!(
-                    "<{}{}{} {conversion:?}>",
+                Piece::Conversion { spec, width_arg, precision_arg, kind } => format!(
+                    "<{}{}{} {kind:?}>",
                     if width_arg { "*".into() } else { spec.width.to_string() },
                     if precision_arg { ".*".into() } else { format!(".{}", spec.precision) },
                     [("-", spec.left), ("#", spec.special), ("0", spec.zero), ("+", spec.plus)]

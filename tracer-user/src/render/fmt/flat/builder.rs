@@ -1,6 +1,7 @@
 //! Builds a list of operations.
 
 use super::{BLOCK, Flat, Op, Value};
+use crate::render::printf::pointer::take;
 
 /// Operations, and the literal before the next one.
 #[derive(Debug, Default)]
@@ -10,7 +11,6 @@ pub(crate) struct Builder {
 }
 
 impl Builder {
-    /// Adds a literal.
     pub(crate) fn literal(&mut self, text: &[u8]) {
         self.literal.extend_from_slice(text);
     }
@@ -20,7 +20,6 @@ impl Builder {
         self.value(Value::Register { offset: offset as u32, prefix_above });
     }
 
-    /// Ends the list.
     pub(crate) fn finish(mut self) -> Flat {
         self.flush();
         Flat(self.ops)
@@ -45,7 +44,6 @@ impl Builder {
         self.ops.len()
     }
 
-    /// Replaces the value of an operation.
     pub(super) fn replace(&mut self, index: usize, value: Value) {
         if let Some(op) = self.ops.get_mut(index) {
             op.value = value;
@@ -54,7 +52,5 @@ impl Builder {
 }
 
 fn op(literal: &[u8], value: Value) -> Op {
-    let mut block = [0; BLOCK];
-    block.iter_mut().zip(literal).for_each(|(place, byte)| *place = *byte);
-    Op { literal: block, length: literal.len() as u8, value }
+    Op { literal: take(literal), length: literal.len() as u8, value }
 }

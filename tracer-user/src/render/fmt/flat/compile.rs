@@ -4,24 +4,26 @@ use super::number::{Layout, Number};
 use super::{Builder, Flat, Value};
 use crate::render::fmt::ast::Binary;
 use crate::render::fmt::ctype::CType;
-use crate::render::fmt::program::{Id, Kind, Node, POOL, Program, RECORD, Seg, apply};
+use crate::render::fmt::program::{Id, Node, POOL, Program, RECORD, Seg, apply};
 use crate::render::printf;
 use crate::render::printf::pointer::until_nul;
-use crate::render::printf::spec::Spec;
+use crate::render::printf::spec::{Kind, Spec};
 
-/// The operations that write a text and then a program's text.
-pub(super) fn compile(before: &[u8], program: &Program) -> Flat {
-    let mut compiler = Compiler { program, builder: Builder::default(), piece: 0 };
-    compiler.builder.literal(before);
-    for (piece, seg) in (0..).zip(&program.segs).skip(program.main) {
-        compiler.piece = piece;
-        match *seg {
-            Seg::Literal(run) => compiler.builder.literal(program.bytes(run)),
-            Seg::Value { arg, spec, kind } => compiler.conversion(arg, spec, kind),
-            Seg::Starred { .. } => compiler.evaluated(),
+impl Flat {
+    /// The operations that write a text and then a program's text.
+    pub(crate) fn of(before: &[u8], program: &Program) -> Self {
+        let mut compiler = Compiler { program, builder: Builder::default(), piece: 0 };
+        compiler.builder.literal(before);
+        for (piece, seg) in (0..).zip(&program.segs).skip(program.main) {
+            compiler.piece = piece;
+            match *seg {
+                Seg::Literal(run) => compiler.builder.literal(run.of(&program.pool)),
+                Seg::Value { arg, spec, kind } => compiler.conversion(arg, spec, kind),
+                Seg::Starred { .. } => compiler.evaluated(),
+            }
         }
+        compiler.builder.finish()
     }
-    compiler.builder.finish()
 }
 
 struct Compiler<'a> {
@@ -72,7 +74,6 @@ impl Compiler<'_> {
         self.builder.replace(skip, Value::Skip((end - skip - 1) as u32));
     }
 
-    /// The text of a constant number.
     fn known_number(&self, arg: Id, spec: Spec, conversion: printf::spec::Number) -> Option<Vec<u8>> {
         let mut text = Vec::new();
         printf::number::number(&mut text, constant(self.program, arg)?, conversion, spec);
@@ -90,7 +91,6 @@ impl Compiler<'_> {
         })
     }
 
-    /// A constant string.
     fn known_text(&self, arg: Id) -> Option<Vec<u8>> {
         let start = offset(constant(self.program, arg)?, POOL)?;
         Some(until_nul(self.program.pool.get(start as usize..)?).to_vec())

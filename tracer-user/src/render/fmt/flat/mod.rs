@@ -12,7 +12,7 @@ mod number;
 
 use super::ctype::CType;
 use super::eval::Eval;
-use super::program::{Program, Run, Table};
+use super::program::{Program, Run};
 use crate::render::env::RenderEnv;
 use crate::render::printf::pointer::take;
 use crate::render::text_buffer::{BLOCK, TextBuffer};
@@ -57,12 +57,12 @@ enum Value {
     Flags {
         value: Number,
         delimiter: Run,
-        table: Table,
+        table: Run,
     },
     /// `__print_symbolic`
     Symbolic {
         value: Number,
-        table: Table,
+        table: Run,
         other: Option<Run>,
     },
     /// Skips this many operations if the number is 0.
@@ -84,11 +84,6 @@ enum Value {
 pub(crate) struct Flat(Vec<Op>);
 
 impl Flat {
-    /// The operations that write a text and then a program's text.
-    pub(crate) fn of(before: &[u8], program: &Program) -> Self {
-        compile::compile(before, program)
-    }
-
     /// Writes the event's text. Returns false if the record lacks data that the text needs; part of the text may then
     /// have been written.
     #[inline]
@@ -176,7 +171,6 @@ impl Pieces<'_> {
     }
 }
 
-/// Writes constant bytes.
 #[inline]
 fn constant(program: &Program, run: Run, out: &mut TextBuffer) {
     let Run { start, length } = run;
@@ -190,8 +184,8 @@ fn prefixed(value: u64, out: &mut TextBuffer) {
 }
 
 /// Writes the name of a value. A value without a name prints in hexadecimal, also if the name is empty.
-fn symbolic(program: &Program, value: u64, table: Table, other: Option<Run>, out: &mut TextBuffer) {
-    let entry = program.table(table).iter().find(|entry| entry.value == value);
+fn symbolic(program: &Program, value: u64, table: Run, other: Option<Run>, out: &mut TextBuffer) {
+    let entry = table.of(&program.entries).iter().find(|entry| entry.value == value);
     match entry.map(|entry| entry.name).or(other).filter(|name| name.length > 0) {
         Some(name) => constant(program, name, out),
         None => prefixed(value, out),
@@ -199,14 +193,14 @@ fn symbolic(program: &Program, value: u64, table: Table, other: Option<Run>, out
 }
 
 /// Writes the names of the set flags, then the remaining bits in hexadecimal.
-fn flags(program: &Program, mut value: u64, delimiter: Run, table: Table, out: &mut TextBuffer) {
+fn flags(program: &Program, mut value: u64, delimiter: Run, table: Run, out: &mut TextBuffer) {
     let start = out.length();
     let delimit = |out: &mut TextBuffer| {
         if out.length() > start {
             constant(program, delimiter, out);
         }
     };
-    for entry in program.table(table) {
+    for entry in table.of(&program.entries) {
         if value == 0 {
             return;
         }

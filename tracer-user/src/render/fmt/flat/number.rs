@@ -91,7 +91,6 @@ impl Layout {
         })
     }
 
-    /// Writes a number.
     pub(super) fn write(self, value: u64, out: &mut TextBuffer) {
         let is_negative = self.is_signed && value.cast_signed() < 0;
         let magnitude = if is_negative { value.wrapping_neg() } else { value };

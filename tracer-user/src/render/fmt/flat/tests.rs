@@ -87,14 +87,9 @@ fn print_fmt() -> impl Strategy<Value = String> {
     let before = "[ -$&-~]{0,40}".prop_map(|text| text.replace(['"', '\\', '%'], "."));
     let piece = (before, prop_oneof![number, text]);
     prop::collection::vec(piece, 0..8).prop_map(|pieces| {
-        let text = pieces
-            .iter()
-            .map(|(before, (conversion, _))| format!("{before}{conversion}"))
-            .collect::<Vec<_>>()
-            .concat();
-        let arguments =
-            pieces.iter().map(|(_, (_, argument))| format!(", {argument}")).collect::<Vec<_>>().concat();
-        format!("\"{text}\"{arguments}")
+        let texts = pieces.iter().map(|(before, (conversion, _))| format!("{before}{conversion}"));
+        let arguments = pieces.iter().map(|(_, (_, argument))| format!(", {argument}"));
+        format!("\"{}\"{}", texts.collect::<String>(), arguments.collect::<String>())
     })
 }
 
@@ -112,19 +107,23 @@ fn record() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
+fn program(print_fmt: &str) -> Program {
+    let text = format!("name: ev\nID: 1\nformat:\n{FIELDS}\nprint fmt: {print_fmt}\n");
+    let format = Format::parse("test", &text).unwrap();
+    fmt::lower(&fmt::parse(&format.print_fmt).unwrap(), &format, &()).unwrap()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
     fn operations_print_as_the_evaluator(print_fmt in print_fmt(), record in record()) {
-        let text = format!("name: ev\nID: 1\nformat:\n{FIELDS}\nprint fmt: {print_fmt}\n");
-        let format = Format::parse("test", &text).unwrap();
-        let lowered = fmt::lower(&fmt::parse(&format.print_fmt).unwrap(), &format, &()).unwrap();
+        let program = program(&print_fmt);
         let mut expected = b"ev: ".to_vec();
-        let is_complete = Eval::run(&lowered.program, &record, &(), &mut expected);
+        let is_complete = Eval::run(&program, &record, &(), &mut expected);
         let mut written = TextBuffer::default();
-        let flat = Flat::of(b"ev: ", &lowered.program);
-        prop_assert_eq!(flat.run(&lowered.program, &record, &(), &mut written), is_complete);
+        let flat = Flat::of(b"ev: ", &program);
+        prop_assert_eq!(flat.run(&program, &record, &(), &mut written), is_complete);
         if is_complete {
             prop_assert_eq!(String::from_utf8_lossy(written.text()), String::from_utf8_lossy(&expected));
         }
@@ -133,10 +132,7 @@ proptest! {
 
 /// The numbers of pieces of a print fmt that the evaluator prints.
 fn evaluated(print_fmt: &str) -> usize {
-    let text = format!("name: ev\nID: 1\nformat:\n{FIELDS}\nprint fmt: {print_fmt}\n");
-    let format = Format::parse("test", &text).unwrap();
-    let lowered = fmt::lower(&fmt::parse(&format.print_fmt).unwrap(), &format, &()).unwrap();
-    let Flat(ops) = Flat::of(b"ev: ", &lowered.program);
+    let Flat(ops) = Flat::of(b"ev: ", &program(print_fmt));
     ops.iter().filter(|op| matches!(op.value, Value::Piece(_))).count()
 }
 

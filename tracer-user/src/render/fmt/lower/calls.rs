@@ -4,7 +4,7 @@
 use super::{Lower, Result, Type, Value};
 use crate::render::fmt::ast::{Binary, Expr};
 use crate::render::fmt::ctype::CType;
-use crate::render::fmt::program::{Dump, Id, Node, Table};
+use crate::render::fmt::program::{Dump, Entry, Id, Node, Run};
 
 /// Nanoseconds per second, as the kernel's constant of this name.
 const NSEC_PER_SEC: u64 = 1_000_000_000;
@@ -94,23 +94,8 @@ impl Lower<'_> {
             }
             ("__builtin_constant_p", [_]) => Ok(self.number(0, CType::INT)),
             ("trace_seq_buffer_ptr", [_]) => Ok(self.value(Node::ScratchEnd, Type::text())),
-            ("trace_seq_printf", [_, Expr::Text(format), args @ ..]) => {
-                let segs = self.segs(format, args)?;
-                let table = Table { start: self.program.segs.len() as u32, length: segs.len() as u32 };
-                self.program.segs.extend(segs);
-                Ok(self.value(Node::Print(table), Type::Void))
-            }
-            ("trace_seq_putc", [_, byte]) => {
-                let arg = self.expr(byte)?.id;
-                let seg = crate::render::fmt::program::Seg::Value {
-                    arg,
-                    spec: crate::render::printf::spec::Spec::PLAIN,
-                    kind: crate::render::fmt::program::Kind::Char,
-                };
-                let table = Table { start: self.program.segs.len() as u32, length: 1 };
-                self.program.segs.push(seg);
-                Ok(self.value(Node::Print(table), Type::Void))
-            }
+            ("trace_seq_printf", [_, Expr::Text(format), args @ ..]) => self.print(format, args),
+            ("trace_seq_putc", [_, byte]) => self.print(b"%c", std::slice::from_ref(byte)),
             ("jiffies_to_msecs" | "jiffies_to_usecs", [value]) => {
                 let value = self.expr(value)?;
                 self.jiffies_to(&value, if name == "jiffies_to_msecs" { 1000 } else { 1_000_000 })
@@ -146,6 +131,13 @@ impl Lower<'_> {
         }
     }
 
+    /// Adds to the text that a block prints.
+    fn print(&mut self, format: &[u8], args: &[Expr]) -> Result<Value> {
+        let segs = self.segs(format, args)?;
+        let pieces = Run::append(&mut self.program.segs, segs);
+        Ok(self.value(Node::Print(pieces), Type::Void))
+    }
+
     /// A printing node, whose value is the printed text.
     fn printed(&mut self, node: Node) -> Value {
         self.value(node, Type::text())
@@ -176,10 +168,9 @@ impl Lower<'_> {
     }
 
     fn jiffies_to(&mut self, value: &Value, units: u64) -> Result<Value> {
-        let hz = self.facts.hz().filter(|hz| *hz > 0).ok_or("the kernel's HZ is not known")?;
+        let hz = self.facts.hz().filter(|hz| *hz > 0).map(u64::from).ok_or("the kernel's HZ is not known")?;
         let value = self.convert(value, Type::Int(CType::ULONG));
-        let (hz, units) = (u64::from(hz), units);
-        let id = if units % hz == 0 {
+        let id = if units.is_multiple_of(hz) {
             let factor = self.push(Node::Const(units / hz));
             self.arithmetic(Binary::Mul, value.id, factor, CType::ULONG)
         } else {
@@ -196,14 +187,9 @@ impl Lower<'_> {
     fn error_type(&mut self, value: &Expr) -> Result<Value> {
         let value = self.expr(value)?.id;
         let names = ["Corrected", "Uncorrected", "Deferred", "Fatal"];
-        let items: Vec<_> = names
-            .iter()
-            .enumerate()
-            .map(|(i, name)| {
-                Expr::Braces(vec![Expr::Number(i as u64, CType::INT), Expr::Text(name.as_bytes().to_vec())])
-            })
-            .collect();
-        let table = self.entries(&items)?;
+        let names = names.map(|name| self.text(name.as_bytes()));
+        let entries = (0..).zip(names).map(|(value, name)| Entry { value, name });
+        let table = Run::append(&mut self.program.entries, entries);
         let other = Some(self.text(b"Info"));
         Ok(self.printed(Node::Symbolic { value, table, other }))
     }

@@ -5,11 +5,11 @@
 
 use super::ast::{Binary, Expr, PrintFmt, Stmt};
 use super::ctype::{CType, Type};
-use super::program::{Entry, Id, Kind, Node, POOL, Program, RECORD, Run, Seg, Table, UNKNOWN};
+use super::program::{Entry, Id, Node, POOL, Program, RECORD, Run, Seg, UNKNOWN};
 use crate::event::{Field, Format};
 use crate::render::env::KernelFacts;
-use crate::render::printf::pointer::Extension;
-use crate::render::printf::spec::{Conversion, Piece, pieces};
+use crate::render::printf::pointer::{Extension, until_nul};
+use crate::render::printf::spec::{Kind, Piece, pieces};
 
 mod calls;
 mod operators;
@@ -17,37 +17,20 @@ mod types;
 
 pub(crate) use types::scalar;
 
-/// A program, and how its text will differ from the kernel's.
-pub(crate) struct Lowered {
-    pub(crate) program: Program,
-    /// Kernel variables of unknown value; pointers computed from them print hidden.
-    pub(crate) hidden: Vec<String>,
-}
-
 /// Signed kernel variables: `memstart_addr` (arch/arm64/include/asm/memory.h) is negative if a kernel for 52 bits of
 /// virtual address runs with 48.
 const SIGNED: [&str; 1] = ["memstart_addr"];
 
-/// Why an event cannot be rendered.
-type Reason = String;
+/// The error is why an event cannot be rendered.
+type Result<T> = std::result::Result<T, String>;
 
-type Result<T> = std::result::Result<T, Reason>;
-
-/// Compiles a print fmt.
-pub(crate) fn lower(fmt: &PrintFmt, format: &Format, facts: &dyn KernelFacts) -> Result<Lowered> {
-    let mut lower = Lower {
-        format,
-        facts,
-        program: Program::default(),
-        locals: Vec::new(),
-        unknown: None,
-        hidden: Vec::new(),
-    };
+pub(crate) fn lower(fmt: &PrintFmt, format: &Format, facts: &dyn KernelFacts) -> Result<Program> {
+    let mut lower = Lower { format, facts, program: Program::default(), locals: Vec::new(), unknown: None };
     let segs = lower.segs(&fmt.format, &fmt.args)?;
     lower.program.main = lower.program.segs.len();
     lower.program.segs.extend(segs);
     lower.program.locals = lower.locals.len();
-    Ok(Lowered { program: lower.program, hidden: lower.hidden })
+    Ok(lower.program)
 }
 
 struct Local {
@@ -62,7 +45,6 @@ struct Lower<'a> {
     locals: Vec<Local>,
     /// A variable of unknown value that the argument being lowered uses.
     unknown: Option<String>,
-    hidden: Vec<String>,
 }
 
 /// A lowered expression.
@@ -79,22 +61,18 @@ impl Lower<'_> {
         for piece in pieces(format) {
             match piece {
                 Piece::Literal(text) => segs.push(Seg::Literal(self.text(&text))),
-                Piece::Conversion { spec, width_arg, precision_arg, conversion } => {
+                Piece::Conversion { spec, width_arg, precision_arg, kind } => {
                     let mut next =
                         || args.next().ok_or("the format string has more conversions than arguments");
                     let width = if width_arg { Some(self.known(next()?)?.id) } else { None };
                     let precision = if precision_arg { Some(self.known(next()?)?.id) } else { None };
-                    let arg = next()?;
-                    let (arg, kind) = match conversion {
-                        Conversion::Number(number) => (self.known(arg)?.id, Kind::Number(number)),
-                        Conversion::Char => (self.known(arg)?.id, Kind::Char),
-                        Conversion::Text => (self.known(arg)?.id, Kind::Text),
-                        Conversion::Pointer(Extension::Plain) => {
-                            let value = self.expr(arg)?;
-                            self.hidden.extend(self.unknown.take());
-                            (value.id, Kind::Pointer(Extension::Plain))
-                        }
-                        Conversion::Pointer(extension) => (self.known(arg)?.id, Kind::Pointer(extension)),
+                    let arg = if kind == Kind::Pointer(Extension::Plain) {
+                        let value = self.expr(next()?)?;
+                        // A pointer computed from a variable of unknown value prints hidden.
+                        self.unknown = None;
+                        value.id
+                    } else {
+                        self.known(next()?)?.id
                     };
                     segs.push(if width.is_some() || precision.is_some() {
                         Seg::Starred { arg, spec, kind, width, precision }
@@ -131,8 +109,7 @@ impl Lower<'_> {
 
     /// Adds bytes and a NUL to the pool.
     fn text(&mut self, text: &[u8]) -> Run {
-        let run = Run { start: self.program.pool.len() as u32, length: text.len() as u32 };
-        self.program.pool.extend_from_slice(text);
+        let run = Run::append(&mut self.program.pool, text.iter().copied());
         self.program.pool.push(0);
         run
     }
@@ -199,9 +176,7 @@ impl Lower<'_> {
             // The event's own buffer, the first argument of helpers that print.
             "p" => return Ok(self.value(Node::Const(0), Type::Void)),
             "jiffies" | "jiffies_64" => return Ok(self.value(Node::Jiffies, Type::Int(CType::ULONG))),
-            "REC" => {
-                return Ok(self.value(Node::Const(RECORD), Type::Ptr(Box::new(Type::Void))));
-            }
+            "REC" => return Ok(self.value(Node::Const(RECORD), Type::Ptr(Box::new(Type::Void)))),
             _ => {}
         }
         if let Some(value) = self.facts.constant(name) {
@@ -236,52 +211,44 @@ impl Lower<'_> {
 
     fn field(&mut self, name: &str) -> Result<Value> {
         let field = self.find(name)?;
-        if field.is_data_loc() || field.is_rel_loc() {
-            let ty = CType::UINT;
-            return Ok(self.value(Node::Load { offset: field.offset as u32, ty }, Type::Int(ty)));
-        }
-        let ty = Self::field_type(&field);
-        Ok(match ty {
-            Type::Int(scalar) => self.value(Node::Load { offset: field.offset as u32, ty: scalar }, ty),
-            Type::Ptr(_) => self.value(Node::Load { offset: field.offset as u32, ty: CType::ULONG }, ty),
-            _ => self.value(Node::Const(RECORD + field.offset as u64), ty),
-        })
+        let is_word = field.is_data_loc() || field.is_rel_loc();
+        let ty = if is_word { Type::Int(CType::UINT) } else { Self::field_type(&field) };
+        let node = match ty {
+            Type::Int(_) | Type::Ptr(_) => Node::Load { offset: field.offset as u32, ty: ty.scalar() },
+            _ => Node::Const(RECORD + field.offset as u64),
+        };
+        Ok(self.value(node, ty))
     }
 
     fn member(&mut self, base: &Expr, name: &str, arrow: bool) -> Result<Value> {
         let base = self.expr(base)?;
-        let aggregate = match (&base.ty, arrow) {
-            (Type::Aggregate(aggregate), false) => aggregate.clone(),
-            (ty, true) => match ty.target() {
-                Some(Type::Aggregate(aggregate)) => aggregate.clone(),
-                _ => return Err(format!("->{name} on something that is not a pointer to a struct")),
-            },
-            _ => return Err(format!(".{name} on something that is not a struct")),
+        let owner = if arrow { base.ty.target() } else { Some(&base.ty) };
+        let Some(Type::Aggregate(aggregate)) = owner else {
+            let (operator, expected) = if arrow { ("->", "pointer to a struct") } else { (".", "struct") };
+            return Err(format!("{operator}{name} on something that is not a {expected}"));
         };
         let member = self
             .facts
-            .member(&aggregate, name)
+            .member(aggregate, name)
             .ok_or_else(|| format!("the layout of {aggregate}.{name} is not known"))?;
-        let size = match member.bits {
-            1..=8 => 1,
-            9..=16 => 2,
-            17..=32 => 4,
-            33..=64 => 8,
-            _ => return Err(format!("{aggregate}.{name} is no number")),
+        if !(1..=64).contains(&member.bits) {
+            return Err(format!("{aggregate}.{name} is no number"));
+        }
+        // Bytes of the smallest number with this many bits.
+        let bytes = |bits: u32| (bits.next_power_of_two().max(8) / 8) as u8;
+        let ty = Type::Int(CType { size: bytes(member.bits), signed: member.signed });
+        let part = |value, offset: u32| Node::Bits {
+            value,
+            offset: offset as u8,
+            bits: member.bits as u8,
+            signed: member.signed,
         };
-        let ty = Type::Int(CType { size, signed: member.signed });
         let is_local = matches!(self.program.node(base.id), Node::Local(_));
         if is_local && !arrow {
             if member.bit_offset.saturating_add(member.bits) > 64 {
                 return Err(format!("{aggregate} is too large for a local"));
             }
-            let node = Node::Bits {
-                value: base.id,
-                offset: member.bit_offset as u8,
-                bits: member.bits as u8,
-                signed: member.signed,
-            };
-            return Ok(self.value(node, ty));
+            return Ok(self.value(part(base.id, member.bit_offset), ty));
         }
         let shift = member.bit_offset % 8;
         if shift + member.bits > 64 {
@@ -289,11 +256,9 @@ impl Lower<'_> {
         }
         let from = self.push(Node::Const(u64::from(member.bit_offset / 8)));
         let address = self.push(Node::Binary { op: Binary::Add, a: base.id, b: from, ty: CType::ULONG });
-        let width = (shift + member.bits).next_power_of_two().max(8) / 8;
-        let at = self.push(Node::At { address, ty: CType { size: width as u8, signed: false } });
-        let node =
-            Node::Bits { value: at, offset: shift as u8, bits: member.bits as u8, signed: member.signed };
-        Ok(self.value(node, ty))
+        let size = bytes(shift + member.bits);
+        let at = self.push(Node::At { address, ty: CType { size, signed: false } });
+        Ok(self.value(part(at, shift), ty))
     }
 
     /// Reads the target of a pointer; arrays and aggregates stay addresses.
@@ -309,7 +274,7 @@ impl Lower<'_> {
     }
 
     fn block(&mut self, body: &[Stmt]) -> Result<Value> {
-        let outer: Vec<_> = self.locals.iter().map(|local| local.name.clone()).collect();
+        let outer = self.locals.len();
         let mut ids = Vec::new();
         let mut last = None;
         for statement in body {
@@ -343,30 +308,22 @@ impl Lower<'_> {
             }
         }
         // Names end with the block, but their slots stay.
-        for (i, local) in self.locals.iter_mut().enumerate() {
-            if i >= outer.len() {
-                local.name.clear();
-            }
-        }
+        self.locals.iter_mut().skip(outer).for_each(|local| local.name.clear());
         let Some(last) = last.filter(|last| ids.last() == Some(&last.id)) else {
             return Err("a block without a value".into());
         };
         ids.pop();
-        let body = Table { start: self.program.lists.len() as u32, length: ids.len() as u32 };
-        self.program.lists.extend(ids);
+        let body = Run::append(&mut self.program.lists, ids);
         Ok(self.value(Node::Block { body, value: last.id }, last.ty))
     }
 
     fn assign(&mut self, place: &Expr, value: &Expr) -> Result<Id> {
         let value = self.expr(value)?;
-        let (name, member) = match place {
-            Expr::Name(name) => (name, None),
-            Expr::Member { base, name, arrow: false } => match base.as_ref() {
-                Expr::Name(local) => (local, Some(name)),
-                _ => return Err("assigns to something that is not a local".into()),
-            },
-            _ => return Err("assigns to something that is not a local".into()),
+        let (whole, member) = match place {
+            Expr::Member { base, name, arrow: false } => (base.as_ref(), Some(name)),
+            _ => (place, None),
         };
+        let Expr::Name(name) = whole else { return Err("assigns to something that is not a local".into()) };
         let Some((at, declared)) = self.local(name) else {
             return Err(format!("assigns to {name}, which is not a local"));
         };
@@ -406,27 +363,20 @@ impl Lower<'_> {
         Ok(self.push(Node::Const(POOL + start)))
     }
 
-    fn entries(&mut self, items: &[Expr]) -> Result<Table> {
+    fn entries(&mut self, items: &[Expr]) -> Result<Run> {
         let mut entries = Vec::new();
         for item in items {
             let Expr::Braces(pair) = item else { return Err("a table's entry is no pair".into()) };
-            // `{ }` is all zeros: a null name, which ends the table.
-            if pair.is_empty() {
-                break;
-            }
-            let [value, name] = pair.as_slice() else { return Err("a table's entry is no pair".into()) };
-            let name = match name {
-                Expr::Text(text) => text.as_slice(),
-                // A null name ends the table.
-                _ => break,
+            let (value, name) = match pair.as_slice() {
+                [value, Expr::Text(name)] => (value, name),
+                // A null name ends the table; `{ }` is all zeros.
+                [] | [_, _] => break,
+                _ => return Err("a table's entry is no pair".into()),
             };
             let value = self.known(value)?;
             let value = self.constant(value.id).ok_or("a table's value is no constant")?;
-            let name = self.text(super::super::printf::pointer::until_nul(name));
-            entries.push(Entry { value, name });
+            entries.push(Entry { value, name: self.text(until_nul(name)) });
         }
-        let table = Table { start: self.program.entries.len() as u32, length: entries.len() as u32 };
-        self.program.entries.extend(entries);
-        Ok(table)
+        Ok(Run::append(&mut self.program.entries, entries))
     }
 }

@@ -4,7 +4,7 @@ use super::types::joined;
 use super::{Local, Lower, Result, Value};
 use crate::render::fmt::ast::{Binary, Expr, Unary};
 use crate::render::fmt::ctype::{CType, Type};
-use crate::render::fmt::program::{Id, Node, RECORD, Table, UNKNOWN, apply};
+use crate::render::fmt::program::{Id, Node, RECORD, Run, UNKNOWN, apply};
 
 impl Lower<'_> {
     pub(super) fn unary(&mut self, op: Unary, operand: &Expr) -> Result<Value> {
@@ -16,18 +16,14 @@ impl Lower<'_> {
             return self.deref(&value);
         }
         let ty = value.ty.scalar().promoted();
-        let known = self.constant(value.id);
-        let (node, ty) = match op {
-            Unary::Neg => (Node::Neg { value: value.id, ty }, ty),
-            Unary::Invert => (Node::Invert { value: value.id, ty }, ty),
-            Unary::Not => (Node::Not(value.id), CType::INT),
+        let (node, ty) = match (op, self.constant(value.id)) {
+            (Unary::Neg, Some(known)) => (Node::Const(ty.wrap(known.wrapping_neg())), ty),
+            (Unary::Neg, None) => (Node::Neg { value: value.id, ty }, ty),
+            (Unary::Invert, Some(known)) => (Node::Const(ty.wrap(!known)), ty),
+            (Unary::Invert, None) => (Node::Invert { value: value.id, ty }, ty),
+            (Unary::Not, Some(known)) => (Node::Const(u64::from(known == 0)), CType::INT),
+            (Unary::Not, None) => (Node::Not(value.id), CType::INT),
             _ => return Ok(self.convert(&value, Type::Int(ty))),
-        };
-        let node = match (known, node) {
-            (Some(known), Node::Neg { .. }) => Node::Const(ty.wrap(known.wrapping_neg())),
-            (Some(known), Node::Invert { .. }) => Node::Const(ty.wrap(!known)),
-            (Some(known), Node::Not(_)) => Node::Const(u64::from(known == 0)),
-            (_, node) => node,
         };
         Ok(self.value(node, Type::Int(ty)))
     }
@@ -131,11 +127,14 @@ impl Lower<'_> {
         let Some(then) = then else { return self.or_else(condition, otherwise) };
         let then = self.expr(then)?;
         let otherwise = self.expr(otherwise)?;
+        Ok(self.choice(condition.id, &then, &otherwise))
+    }
+
+    fn choice(&mut self, condition: Id, then: &Value, otherwise: &Value) -> Value {
         let ty = joined(&then.ty, &otherwise.ty);
-        let then = self.convert(&then, ty.clone());
-        let otherwise = self.convert(&otherwise, ty.clone());
-        let node = Node::Cond { condition: condition.id, then: then.id, otherwise: otherwise.id };
-        Ok(self.value(node, ty))
+        let then = self.convert(then, ty.clone()).id;
+        let otherwise = self.convert(otherwise, ty.clone()).id;
+        self.value(Node::Cond { condition, then, otherwise }, ty)
     }
 
     /// `condition ?: otherwise`: the condition is evaluated once.
@@ -145,13 +144,9 @@ impl Lower<'_> {
         let set = self.push(Node::Set { local, value: condition.id });
         let kept = self.value(Node::Local(local), condition.ty);
         let otherwise = self.expr(otherwise)?;
-        let ty = joined(&kept.ty, &otherwise.ty);
-        let then = self.convert(&kept, ty.clone());
-        let otherwise = self.convert(&otherwise, ty.clone());
-        let value = self.push(Node::Cond { condition: kept.id, then: then.id, otherwise: otherwise.id });
-        let body = Table { start: self.program.lists.len() as u32, length: 1 };
-        self.program.lists.push(set);
-        Ok(self.value(Node::Block { body, value }, ty))
+        let chosen = self.choice(kept.id, &kept, &otherwise);
+        let body = Run::append(&mut self.program.lists, [set]);
+        Ok(self.value(Node::Block { body, value: chosen.id }, chosen.ty))
     }
 
     /// Converts the value to another type. Values are stored extended, so only a narrower or differently signed type

@@ -8,10 +8,7 @@ use crate::render::fmt::ctype::{self, CType, Type};
 impl Lower<'_> {
     /// The C type of a field, from its text, its size and its sign.
     pub(super) fn field_type(field: &Field) -> Type {
-        let sized = |size: usize| match size {
-            1 | 2 | 4 | 8 => Some(CType { size: size as u8, signed: field.signed }),
-            _ => None,
-        };
+        let sized = |size: usize| sized(size as u64, field.signed);
         let (base, brackets) =
             field.ty.split_once('[').map_or((field.ty.as_str(), false), |(b, _)| (b, true));
         let base = base.trim();

@@ -1,11 +1,11 @@
 //! `%pE`: bytes with some of them escaped.
 
-use crate::render::printf::number::hex_byte;
+use crate::render::printf::number::hex_pair;
 
 /// The bytes that `%pE` escapes, and the forms it uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)]
-pub struct Escapes {
+pub(crate) struct Escapes {
     space: bool,
     special: bool,
     null: bool,
@@ -16,20 +16,10 @@ pub struct Escapes {
 
 impl Escapes {
     pub(super) fn parse(letters: &[u8]) -> Self {
-        let mut flags = Self {
-            space: false,
-            special: false,
-            null: false,
-            octal: false,
-            hex: false,
-            keep_printable: false,
-        };
-        let mut any = false;
+        let mut flags = Self::default();
         for letter in letters {
             match letter {
-                b'a' => {
-                    flags = Self { space: true, special: true, null: true, octal: true, ..flags };
-                }
+                b'a' => flags = Self { space: true, special: true, null: true, octal: true, ..flags },
                 b'c' => flags.special = true,
                 b'h' => flags.hex = true,
                 b'n' => flags.null = true,
@@ -38,13 +28,11 @@ impl Escapes {
                 b's' => flags.space = true,
                 _ => break,
             }
-            any = true;
         }
-        if any {
-            flags
-        } else {
-            Self { space: true, special: true, null: true, octal: true, hex: false, keep_printable: true }
+        if flags == Self::default() {
+            return Self { keep_printable: true, ..Self::parse(b"a") };
         }
+        flags
     }
 
     pub(super) fn write(self, out: &mut Vec<u8>, byte: u8) {
@@ -65,15 +53,10 @@ impl Escapes {
             0 if self.null => b'0',
             _ => {
                 if self.octal {
-                    out.extend_from_slice(&[
-                        b'\\',
-                        b'0' + (byte >> 6),
-                        b'0' + (byte >> 3 & 7),
-                        b'0' + (byte & 7),
-                    ]);
+                    out.extend(format!("\\{byte:03o}").bytes());
                 } else if self.hex {
                     out.extend_from_slice(b"\\x");
-                    hex_byte(out, byte);
+                    out.extend_from_slice(&hex_pair(byte));
                 } else {
                     out.push(byte);
                 }

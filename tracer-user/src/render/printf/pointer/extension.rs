@@ -2,47 +2,27 @@
 
 use super::escape::Escapes;
 
-/// The extension after `%p`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extension {
+pub(crate) enum Extension {
     /// `%p`: hashed, see [`Pointers`](crate::render::Pointers).
     Plain,
     /// `%px`: the address.
     Raw,
     /// `%pK`: as `%p` with `kptr_restrict` 0.
     Restricted,
-    /// `%pS`, `%ps`, `%pB` and their variants.
-    Symbol {
-        /// Offset and size after the name.
-        offset: bool,
-        /// The address is a return address (`B`).
-        back: bool,
-    },
+    /// `%pS`, `%ps`, `%pB` and their variants: whether offset and size follow the name, and whether the address is a
+    /// return address (`B`).
+    Symbol { offset: bool, back: bool },
     /// `%pI4`, `%pi4`
     Ip4(Ip4),
-    /// `%pI6`, `%pI6c`, `%pi6`
-    Ip6 {
-        /// `c`
-        compressed: bool,
-        /// `i`: no colons.
-        bare: bool,
-    },
+    /// `%pI6`, `%pI6c`, `%pi6` (bare: without colons)
+    Ip6 { compressed: bool, bare: bool },
     /// `%pIS` and its options.
     Socket(Socket),
-    /// `%pM`, `%pm` and variants.
-    Mac {
-        /// The separator between the bytes.
-        separator: Option<u8>,
-        /// Reversed byte order (`R`).
-        reversed: bool,
-    },
-    /// `%pU` with `b`, `B`, `l`, `L`.
-    Uuid {
-        /// Upper-case digits.
-        upper: bool,
-        /// Little-endian fields (a GUID).
-        little: bool,
-    },
+    /// `%pM`, `%pm` and variants; reversed byte order with `R`.
+    Mac { separator: Option<u8>, reversed: bool },
+    /// `%pU` with `b`, `B`, `l`, `L`: upper-case digits, and little-endian fields (a GUID).
+    Uuid { upper: bool, little: bool },
     /// `%*ph` with `C`, `D`, `N`: bytes and their separator.
     Hex(Option<u8>),
     /// `%*pb`
@@ -53,12 +33,10 @@ pub enum Extension {
     Escaped(Escapes),
     /// `%pe`
     Error,
-    /// `%pa`: a physical or DMA address by reference.
+    /// `%pa`, `%pNF`: 64 bits by reference.
     Address,
     /// `%p4cc`
     FourCc,
-    /// `%pNF`
-    Features,
     /// `%pus`, `%pks`: a string.
     Text,
     /// Objects that only the kernel can read: `%pd`, `%pD`, `%pg`, `%pr`, `%pV`, `%pOF`, ...
@@ -67,32 +45,32 @@ pub enum Extension {
 
 /// Options of an IPv4 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ip4 {
+pub(crate) struct Ip4 {
     /// Three digits per byte (`i`).
-    pub zeros: bool,
+    pub(crate) zeros: bool,
     /// Reversed byte order (`l`, and `h` on little-endian machines).
-    pub reversed: bool,
+    pub(crate) reversed: bool,
 }
 
 /// Options of a socket address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)]
-pub struct Socket {
+pub(crate) struct Socket {
     /// `p`
-    pub port: bool,
+    pub(crate) port: bool,
     /// `f`
-    pub flow: bool,
+    pub(crate) flow: bool,
     /// `s`
-    pub scope: bool,
+    pub(crate) scope: bool,
     /// `c`
-    pub compressed: bool,
+    pub(crate) compressed: bool,
     /// Options of the IPv4 form.
-    pub ip4: Ip4,
+    pub(crate) ip4: Ip4,
 }
 
 impl Extension {
     /// Parses the letters and digits after `%p`.
-    pub fn parse(letters: &[u8]) -> Self {
+    pub(crate) fn parse(letters: &[u8]) -> Self {
         let second = letters.get(1).copied();
         match letters.first().copied() {
             Some(b'S') => Self::Symbol { offset: true, back: false },
@@ -121,7 +99,7 @@ impl Extension {
             Some(kind @ (b'I' | b'i')) => Self::internet(kind == b'i', letters),
             Some(b'E') => Self::Escaped(Escapes::parse(letters.get(1..).unwrap_or_default())),
             Some(b'4') if letters.starts_with(b"4cc") => Self::FourCc,
-            Some(b'N') if second == Some(b'F') => Self::Features,
+            Some(b'N') if second == Some(b'F') => Self::Address,
             Some(b'u' | b'k') if second == Some(b's') => Self::Text,
             Some(
                 b'd' | b'D' | b'g' | b'G' | b'r' | b'R' | b'V' | b'O' | b'f' | b't' | b'C' | b'A' | b'N'

@@ -4,9 +4,11 @@
 //! print fmt, which [`Memory`] finds. Kernel memory may be gone by the time a record is read, so it prints as an
 //! address that faults.
 
-use super::super::env::{Pointers, RenderEnv};
+use std::io::Write as _;
+
+use super::super::env::{Pointers, RenderEnv, Symbol};
 use super::errno;
-use super::number::{self, hex, hex_byte, hex_byte_upper};
+use super::number::{self, fit, hex_bytes, hex_pair};
 use super::spec::{Number, Spec};
 
 mod bitmap;
@@ -14,25 +16,23 @@ mod escape;
 mod extension;
 mod network;
 
-pub use bitmap::bitmap;
-pub use escape::Escapes;
-pub use extension::{Extension, Ip4, Socket};
+pub(crate) use bitmap::{bitmap, bitmap_list};
+pub(crate) use extension::Extension;
 
-use bitmap::bitmap_list;
 use network::{ip4, ip6, ip6_compressed, mac, socket4, socket6};
 
 /// Memory that a program may read.
-pub trait Memory {
+pub(crate) trait Memory {
     /// The bytes from an address to the end of the readable memory there.
     fn bytes_at(&self, address: u64) -> Option<&[u8]>;
 }
 
 /// The word for an address that cannot be read (`check_pointer_msg()`).
-pub fn bad_address(address: u64) -> Option<&'static [u8]> {
+pub(crate) fn bad_address(address: u64) -> Option<&'static [u8]> {
     match address {
         0 => Some(b"(null)"),
-        1..4096 | 0xffff_ffff_ffff_f001.. => Some(b"(efault)"),
-        _ => None,
+        1..4096 => Some(b"(efault)"),
+        _ => is_error(address).then_some(b"(efault)"),
     }
 }
 
@@ -42,13 +42,12 @@ fn is_error(address: u64) -> bool {
 }
 
 /// Prints a word in place of data, truncated to a pointer's number of digits unless there is a precision.
-fn complain(out: &mut Vec<u8>, word: &[u8], spec: Spec) {
+pub(crate) fn complain(out: &mut Vec<u8>, word: &[u8], spec: Spec) {
     let precision = if spec.precision == -1 { 16 } else { spec.precision };
     number::text(out, word, Spec { precision, ..spec });
 }
 
-/// Prints a `%p` conversion.
-pub fn pointer(
+pub(crate) fn pointer(
     out: &mut Vec<u8>,
     address: u64,
     extension: Extension,
@@ -60,20 +59,13 @@ pub fn pointer(
         Extension::Raw => return raw(out, address, spec),
         Extension::Symbol { offset, back } => return symbol(out, address, offset, back, spec, env),
         Extension::Error if is_error(address) => {
-            match errno::name(address.wrapping_neg()) {
+            let int = Number { base: 10, lower: true, size: 4, signed: true };
+            return match errno::name(address.wrapping_neg()) {
                 Some(name) => number::text(out, name.as_bytes(), spec),
-                None => number::number(
-                    out,
-                    address,
-                    Number { base: 10, lower: true, size: 4, signed: true },
-                    spec,
-                ),
-            }
-            return;
+                None => number::number(out, address, int, spec),
+            };
         }
-        Extension::Plain | Extension::Restricted | Extension::Error => {
-            return plain(out, address, spec, env);
-        }
+        Extension::Plain | Extension::Restricted | Extension::Error => return plain(out, address, spec, env),
         Extension::Hex(_) | Extension::Escaped(_) if spec.width == 0 => return,
         _ => {}
     }
@@ -101,30 +93,28 @@ pub fn pointer(
         },
         Extension::Mac { separator, reversed } => mac(out, take(bytes), separator, reversed),
         Extension::Uuid { upper, little } => uuid(out, &take(bytes), upper, little),
-        Extension::Hex(separator) => return hex_string(out, bytes, spec.width, separator),
+        Extension::Hex(separator) => {
+            let length = if spec.width > 0 { spec.width.min(64) as usize } else { 1 };
+            return hex_bytes(out, bytes.get(..length).unwrap_or(bytes), separator);
+        }
         Extension::Bitmap => return bitmap(out, bytes, spec.width),
         Extension::BitmapList => return bitmap_list(out, bytes, spec.width),
         Extension::Escaped(flags) => {
             let length = if spec.width < 0 { 1 } else { spec.width as usize };
-            for byte in bytes.iter().take(length) {
-                flags.write(out, *byte);
-            }
-            return;
+            return bytes.iter().take(length).for_each(|byte| flags.write(out, *byte));
         }
-        Extension::Address | Extension::Features => {
-            return hex_number(out, u64::from_ne_bytes(take(bytes)), 8);
+        Extension::Address => {
+            let _ = write!(out, "{:#018x}", u64::from_ne_bytes(take(bytes)));
+            return;
         }
         Extension::FourCc => fourcc(out, u32::from_ne_bytes(take(bytes))),
         _ => return complain(out, b"(efault)", spec),
     }
-    if let Ok(limit) = usize::try_from(spec.precision) {
-        out.truncate(out.len().min(start + limit));
-    }
-    number::widen(out, start, spec);
+    fit(out, start, spec);
 }
 
 /// The first bytes of a region; missing bytes are zero.
-pub fn take<const N: usize>(bytes: &[u8]) -> [u8; N] {
+pub(crate) fn take<const N: usize>(bytes: &[u8]) -> [u8; N] {
     if let Some(taken) = bytes.first_chunk() {
         return *taken;
     }
@@ -137,20 +127,13 @@ pub fn take<const N: usize>(bytes: &[u8]) -> [u8; N] {
 
 /// A string's bytes up to its NUL, or all bytes without one.
 #[inline]
-pub fn until_nul(bytes: &[u8]) -> &[u8] {
-    let length = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-    bytes.get(..length).unwrap_or(bytes)
-}
-
-/// Prints `0x` and all digits of a number of this size.
-fn hex_number(out: &mut Vec<u8>, value: u64, size: i32) {
-    let spec = Spec { special: true, zero: true, width: 2 + 2 * size, ..Spec::PLAIN };
-    number::number(out, value, Number { base: 16, lower: true, size: 8, signed: false }, spec);
+pub(crate) fn until_nul(bytes: &[u8]) -> &[u8] {
+    bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
 fn raw(out: &mut Vec<u8>, address: u64, spec: Spec) {
     let spec = if spec.width == -1 { Spec { width: 16, zero: true, ..spec } } else { spec };
-    number::number(out, address, Number { base: 16, lower: true, size: 8, signed: false }, spec);
+    number::number(out, address, Number::hex(8), spec);
 }
 
 fn plain(out: &mut Vec<u8>, address: u64, spec: Spec, env: &dyn RenderEnv) {
@@ -164,40 +147,30 @@ fn plain(out: &mut Vec<u8>, address: u64, spec: Spec, env: &dyn RenderEnv) {
 }
 
 /// Prints a placeholder for a pointer that must not or cannot be shown.
-pub fn hidden(out: &mut Vec<u8>, spec: Spec) {
+pub(crate) fn hidden(out: &mut Vec<u8>, spec: Spec) {
     complain(out, b"(____ptrval____)", Spec { width: 16, ..spec });
 }
 
 /// Prints the symbol of an address, or the address in hex.
-pub fn symbol(out: &mut Vec<u8>, address: u64, offset: bool, back: bool, spec: Spec, env: &dyn RenderEnv) {
+pub(crate) fn symbol(
+    out: &mut Vec<u8>,
+    address: u64,
+    offset: bool,
+    back: bool,
+    spec: Spec,
+    env: &dyn RenderEnv,
+) {
     let start = out.len();
     // A return address may be the first byte of the next function, so the lookup uses the byte before it.
-    if let Some(symbol) = env.symbol(address.wrapping_sub(u64::from(back))) {
-        out.extend_from_slice(symbol.name.as_bytes());
-        if offset {
-            out.extend_from_slice(b"+0x");
-            hex(out, symbol.offset + u64::from(back));
-            out.push(b'/');
-            if let Some(size) = symbol.size {
-                out.extend_from_slice(b"0x");
-                hex(out, size);
-            } else {
-                out.push(b'?');
-            }
+    let _ = match env.symbol(address.wrapping_sub(u64::from(back))) {
+        Some(symbol) if offset => {
+            write!(out, "{}", Symbol { offset: symbol.offset + u64::from(back), ..symbol })
         }
-        if let Some(module) = symbol.module {
-            out.extend_from_slice(b" [");
-            out.extend_from_slice(module.as_bytes());
-            out.push(b']');
-        }
-    } else {
-        out.extend_from_slice(b"0x");
-        hex(out, address);
-    }
-    if let Ok(limit) = usize::try_from(spec.precision) {
-        out.truncate(out.len().min(start + limit));
-    }
-    number::widen(out, start, spec);
+        Some(Symbol { name, module: Some(module), .. }) => write!(out, "{name} [{module}]"),
+        Some(Symbol { name, .. }) => out.write_all(name.as_bytes()),
+        None => write!(out, "{address:#x}"),
+    };
+    fit(out, start, spec);
 }
 
 fn uuid(out: &mut Vec<u8>, bytes: &[u8; 16], upper: bool, little: bool) {
@@ -211,17 +184,8 @@ fn uuid(out: &mut Vec<u8>, bytes: &[u8; 16], upper: bool, little: bool) {
         if matches!(i, 4 | 6 | 8 | 10) {
             out.push(b'-');
         }
-        if upper { hex_byte_upper(out, byte) } else { hex_byte(out, byte) }
-    }
-}
-
-fn hex_string(out: &mut Vec<u8>, bytes: &[u8], width: i32, separator: Option<u8>) {
-    let length = if width > 0 { width.min(64) as usize } else { 1 };
-    for (i, byte) in bytes.iter().take(length).enumerate() {
-        if i > 0 {
-            out.extend(separator);
-        }
-        hex_byte(out, *byte);
+        let digits = hex_pair(byte);
+        out.extend(if upper { digits.map(|digit| digit.to_ascii_uppercase()) } else { digits });
     }
 }
 
@@ -229,14 +193,12 @@ fn fourcc(out: &mut Vec<u8>, value: u32) {
     for byte in (value & !(1 << 31)).to_le_bytes() {
         out.push(if matches!(byte, 0x20..=0x7e) { byte } else { b'.' });
     }
-    out.extend_from_slice(if value >> 31 != 0 { b" big-endian (" } else { b" little-endian (" });
-    hex_number(out, u64::from(value), 4);
-    out.push(b')');
+    let order = if value >> 31 != 0 { "big" } else { "little" };
+    let _ = write!(out, " {order}-endian ({value:#010x})");
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::env::Symbol;
     use super::*;
 
     struct Bytes(Vec<u8>);
@@ -264,7 +226,7 @@ mod tests {
         let mut out = Vec::new();
         let spec = Spec { width, ..Spec::PLAIN };
         pointer(&mut out, address, Extension::parse(letters.as_bytes()), spec, &Bytes(bytes.to_vec()), &Env);
-        String::from_utf8(out).unwrap()
+        String::from_utf8_lossy(&out).into_owned()
     }
 
     #[test]
@@ -275,6 +237,7 @@ mod tests {
         v6.extend([0; 15]);
         v6.extend([1, 7, 0, 0, 0]);
         let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
+        let isatap = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0x5e, 0xfe, 0, 0, 0, 1];
         let long = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1];
         for (letters, width, bytes, expected) in [
             ("I4", -1, &v4[4..], "127.0.0.1"),
@@ -289,6 +252,7 @@ mod tests {
             ("i6", -1, &long, "20010db8000000010000000000000001"),
             ("I6c", -1, &long, "2001:db8:0:1::1"),
             ("I6c", -1, &mapped, "::ffff:10.0.0.1"),
+            ("I6c", -1, &isatap, "fe80::200:5efe:0.0.0.1"),
             ("I6c", -1, &[0; 16], "::"),
             ("M", -1, &uuid, "00:01:02:03:04:05"),
             ("MR", -1, &uuid, "05:04:03:02:01:00"),
@@ -308,11 +272,7 @@ mod tests {
             ("ks", 5, b"abc\0d", "  abc"),
             ("d", -1, b"x", "(efault)"),
         ] {
-            let mut out = Vec::new();
-            let spec = Spec { width, ..Spec::PLAIN };
-            let memory = Bytes(bytes.to_vec());
-            pointer(&mut out, 0x10000, Extension::parse(letters.as_bytes()), spec, &memory, &Env);
-            assert_eq!(String::from_utf8_lossy(&out), expected, "%p{letters}");
+            assert_eq!(show(letters, width, 0x10000, bytes), expected, "%p{letters}");
         }
     }
 
