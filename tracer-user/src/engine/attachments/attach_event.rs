@@ -50,7 +50,7 @@ pub(super) fn attach_event(
             if engine.user.has(event) && format.fixed_size() > tracer_abi::MAX_PAYLOAD / 2 {
                 session.attach_nothing(event, &config);
             } else {
-                session.attach_emitted(event, context, &config)?;
+                session.attach_emitted(event, &context, &config)?;
             }
         }
         (None, Some(probes)) => attach_probes(engine, instance, event, probes, begins_off)?,

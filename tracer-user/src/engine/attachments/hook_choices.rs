@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use crate::{
     attach::{AttachPoint, Session, ids},
     engine::{
-        attachments::session::{InstanceSession, Scope, SessionFactory, attached_event},
+        attachments::session::{InstanceSession, Scope, SessionFactory},
         facts::Facts,
         hooks::{self, AttachPlan, BULK_THRESHOLD, Trial, Verdicts},
     },
@@ -60,7 +60,7 @@ impl HookChoices {
         }
         let Ok(own) = ids::own() else { return };
         let mut trial = if let Some(session) = recording {
-            attached_event::trial(session, own.thread)
+            session.trial(own.thread)
         } else {
             if self.trial.is_none() {
                 let made = factory.session(RING_BYTES, SLOTS, Scope::Every, facts);

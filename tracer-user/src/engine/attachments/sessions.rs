@@ -128,7 +128,7 @@ impl Attachments {
     /// Passes the perf events of an instance to the guard.
     pub(crate) fn guard_events(&self, instance: InstanceId) {
         if let (Some(guard), Some(session)) = (self.guard(), self.session(instance)) {
-            session.guard(guard);
+            session.kernel().guard(guard);
         }
     }
 

@@ -27,7 +27,7 @@ use crate::{
             AttachOptions, RecordingOptions,
             plan::ProbeState,
             reconcile::{Goal, reconcile},
-            session::{InstanceSession, attached_event, table::ProgramRole},
+            session::{InstanceSession, table::ProgramRole},
             sessions::Attachments,
         },
         command::error::{CommandError, ErrorKind},
@@ -221,7 +221,7 @@ impl Recorder {
         let Some(session) = self.session() else { return };
         let recorded = |event: &EventId| {
             let format = self.engine.registry.events().known_format(*event)?;
-            let hooks = attached_event::hooks(session, *event);
+            let hooks = session.table.hooks(*event);
             let hooks = hooks.map(|(point, reason)| EventHook { point, reason }).collect();
             Some(RecordedEvent { format, hooks })
         };

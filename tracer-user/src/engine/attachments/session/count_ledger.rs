@@ -9,40 +9,37 @@ use tracer_abi::Counters;
 
 use crate::event::Slot;
 
-/// Counts by CPU.
 #[derive(Debug)]
 pub(crate) struct CountLedger {
-    /// Counts of rows that their events released.
-    returned: Vec<Counters>,
+    cpus: Vec<CpuCounts>,
     /// The part of `returned` that is of the last event of each row, for the CPUs with hits.
     last: HashMap<Slot, Vec<(u32, Counters)>>,
-    /// Lost hits that are already in the counts of the buffers.
-    reported: Vec<u64>,
-    /// All counts when the CPU's buffer was last emptied.
-    baseline: Vec<Counters>,
     /// Missed hits when all buffers were last emptied.
     missed_baseline: u64,
 }
 
+#[derive(Clone, Debug, Default)]
+struct CpuCounts {
+    /// Counts of rows that their events released.
+    returned: Counters,
+    /// Lost hits that are already in the counts of the buffer.
+    reported: u64,
+    /// All counts when the buffer was last emptied.
+    baseline: Counters,
+}
+
 impl CountLedger {
-    /// A ledger for this many CPUs.
     pub(crate) fn new(cpus: usize) -> Self {
-        Self {
-            returned: vec![Counters::default(); cpus],
-            last: HashMap::new(),
-            reported: vec![0; cpus],
-            baseline: vec![Counters::default(); cpus],
-            missed_baseline: 0,
-        }
+        Self { cpus: vec![CpuCounts::default(); cpus], last: HashMap::new(), missed_baseline: 0 }
     }
 
     /// Adds the counts of a row that its event releases.
     pub(crate) fn add_row(&mut self, slot: Slot, row: impl Fn(u32) -> Counters) {
         let mut last = Vec::new();
-        for (cpu, returned) in (0..).zip(&mut self.returned) {
+        for (cpu, counts) in (0..).zip(&mut self.cpus) {
             let row = row(cpu);
             if row != Counters::default() {
-                *returned = returned.plus(row);
+                counts.returned = counts.returned.plus(row);
                 last.push((cpu, row));
             }
         }
@@ -53,27 +50,27 @@ impl CountLedger {
     /// more hits by now.
     pub(crate) fn remove_row(&mut self, slot: Slot) {
         for (cpu, row) in self.last.remove(&slot).unwrap_or_default() {
-            if let Some(returned) = self.returned.get_mut(cpu as usize) {
-                *returned = returned.minus(row);
+            if let Some(counts) = self.cpus.get_mut(cpu as usize) {
+                counts.returned = counts.returned.minus(row);
             }
         }
     }
 
     /// The counts of released rows on a CPU.
     pub(crate) fn returned(&self, cpu: u32) -> Counters {
-        self.returned.get(cpu as usize).copied().unwrap_or_default()
+        self.cpus.get(cpu as usize).map_or(Counters::default(), |counts| counts.returned)
     }
 
     /// Reports all lost hits of a CPU. Returns how many of them were not reported before.
     pub(crate) fn report_lost(&mut self, cpu: u32, lost: u64) -> u64 {
-        let before = self.reported.get_mut(cpu as usize).map_or(lost, |all| std::mem::replace(all, lost));
-        lost.saturating_sub(before)
+        let counts = self.cpus.get_mut(cpu as usize);
+        lost.saturating_sub(counts.map_or(lost, |counts| std::mem::replace(&mut counts.reported, lost)))
     }
 
     /// Stores the counts of a CPU whose buffer is emptied.
     pub(crate) fn set_baseline(&mut self, cpu: u32, all: Counters) {
-        if let Some(baseline) = self.baseline.get_mut(cpu as usize) {
-            *baseline = all;
+        if let Some(counts) = self.cpus.get_mut(cpu as usize) {
+            counts.baseline = all;
         }
     }
 
@@ -84,7 +81,7 @@ impl CountLedger {
 
     /// The part of a CPU's counts since its buffer was last emptied.
     pub(crate) fn since_emptied(&self, cpu: u32, all: Counters) -> Counters {
-        all.minus(self.baseline.get(cpu as usize).copied().unwrap_or_default())
+        all.minus(self.cpus.get(cpu as usize).map_or(Counters::default(), |counts| counts.baseline))
     }
 
     /// The part of the missed hits since the buffers were last emptied.

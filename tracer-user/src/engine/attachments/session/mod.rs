@@ -5,7 +5,6 @@
 //! second, because events are often enabled again ([`deferred_close`]).
 
 pub(crate) mod attach_style;
-pub(crate) mod attached_event;
 pub(crate) mod count_ledger;
 mod deferred_close;
 pub(crate) mod event_config;
@@ -14,7 +13,7 @@ pub(crate) mod probes;
 pub(crate) mod ring_queue;
 pub(crate) mod table;
 
-use std::{collections::HashMap, os::fd::OwnedFd, sync::Arc};
+use std::{collections::HashMap, os::fd::OwnedFd};
 
 use tracer_abi::Counters;
 
@@ -24,8 +23,8 @@ use self::{
 };
 use crate::{
     attach::{
-        self, AttachError, AttachPoint, Attached, Block, Built, Calls, Chains, Context, Dispatch, Guard,
-        Hooks, Job, Parked, Planned, Session, Writer, ids,
+        self, AttachError, AttachPoint, Attached, Block, Built, Calls, Chains, Context, Dispatch, Hooks, Job,
+        Parked, Planned, Request, Session, Writer, ids,
     },
     engine::{
         attachments::options::{AttachOptions, RecordingOptions},
@@ -38,7 +37,7 @@ use crate::{
         },
         context,
         facts::Facts,
-        hooks::AttachPlan,
+        hooks::{AttachPlan, Trial},
     },
     event::{EventId, Slot},
     plan::{source::ProgramContext, trigger},
@@ -163,7 +162,6 @@ impl InstanceSession {
         })
     }
 
-    /// The session of the attach layer, mutable.
     pub(crate) fn kernel_mut(&mut self) -> &mut Session {
         &mut self.session
     }
@@ -171,6 +169,11 @@ impl InstanceSession {
     /// The session of the attach layer.
     pub(crate) fn kernel(&self) -> &Session {
         &self.session
+    }
+
+    /// The trial of hooks in a session that does not trace yet, with hits of this thread.
+    pub(crate) fn trial(&mut self, own_thread: u32) -> Trial<'_> {
+        Trial { session: &mut self.session, drain: &mut self.queue.drain, own_thread }
     }
 
     /// The slot of an attached event.
@@ -303,16 +306,28 @@ impl InstanceSession {
     pub(crate) fn attach_emitted(
         &mut self,
         event: EventId,
-        context: ProgramContext,
+        context: &ProgramContext,
         config: &EventConfig<'_>,
     ) -> Result<(), AttachError> {
         if !self.table.has(event, ProgramRole::Emitted) {
-            let request = config.emitted_request(&AttachPoint::Inject, &context);
-            let attached = self.session.attach(&request, Dispatch::Direct)?;
-            let part = AttachedPart::new(attached, AttachPlan::new(context, AttachPoint::Inject));
-            self.table.insert(event, ProgramRole::Emitted, AttachedParts::single(part, config));
+            let request = config.emitted_request(&AttachPoint::Inject, context);
+            self.attach_unhooked(event, ProgramRole::Emitted, &request, config)?;
             self.drop_injected(event);
         }
+        Ok(())
+    }
+
+    /// Attaches a program that runs on records from user space.
+    fn attach_unhooked(
+        &mut self,
+        event: EventId,
+        role: ProgramRole,
+        request: &Request<'_>,
+        config: &EventConfig<'_>,
+    ) -> Result<(), AttachError> {
+        let attached = self.session.attach(request, Dispatch::Direct)?;
+        let plan = AttachPlan::new(request.context.clone(), AttachPoint::Inject);
+        self.table.insert(event, role, AttachedParts::single(AttachedPart::new(attached, plan), config));
         Ok(())
     }
 
@@ -331,7 +346,7 @@ impl InstanceSession {
     ) -> Result<Option<Block>, AttachError> {
         let Some(part) = self.table.first(event, ProgramRole::Emitted) else { return Ok(None) };
         let request = config.emitted_request(&AttachPoint::Emitted, &part.plan.context);
-        self.session.block(&part.attached, &attach::Request { irqs_off, ..request }).map(Some)
+        self.session.block(&part.attached, &Request { irqs_off, ..request }).map(Some)
     }
 
     /// Runs the program of an event in a role on a record from user space, if there is one. Returns the requests of its
@@ -366,10 +381,7 @@ impl InstanceSession {
             let mut request = seen.emitted_request(&AttachPoint::Inject, &ProgramContext::Inject);
             request.hit_actions.soft_slot = self.slot(event);
             request.hit_actions.soft &= request.hit_actions.soft_slot.is_some();
-            let attached = self.session.attach(&request, Dispatch::Direct)?;
-            let plan = AttachPlan::new(ProgramContext::Inject, AttachPoint::Inject);
-            let part = AttachedPart::new(attached, plan);
-            self.table.insert(event, ProgramRole::Inject, AttachedParts::single(part, config));
+            self.attach_unhooked(event, ProgramRole::Inject, &request, config)?;
         }
         self.run(event, ProgramRole::Inject, record, writer)
     }
@@ -377,7 +389,17 @@ impl InstanceSession {
     /// Drops the program of an event's `inject`, which uses the slot of the event.
     fn drop_injected(&mut self, event: EventId) {
         if let Some(parts) = self.table.take(event, ProgramRole::Inject) {
-            note_dropped(&self.session, &mut self.ledger, parts.slots());
+            self.release(parts, drop);
+        }
+    }
+
+    /// Ends programs by `end`, and keeps the counts of their rows. These are read after the programs are off, and cleared
+    /// only when another event gets the rows.
+    fn release(&mut self, parts: AttachedParts, end: impl FnOnce(AttachedParts)) {
+        let slots: Vec<Slot> = parts.slots().collect();
+        end(parts);
+        for slot in slots {
+            self.ledger.add_row(slot, |cpu| self.session.counters().of(slot, cpu));
         }
     }
 
@@ -389,11 +411,7 @@ impl InstanceSession {
     ) -> Result<(), AttachError> {
         let mut request = config.request(&AttachPoint::Inject, &ProgramContext::Inject);
         request.hit_actions.no_record = true;
-        let attached = self.session.attach(&request, Dispatch::Direct)?;
-        let plan = AttachPlan::new(ProgramContext::Inject, AttachPoint::Inject);
-        let part = AttachedPart::new(attached, plan);
-        self.table.insert(event, ProgramRole::Marker, AttachedParts::single(part, config));
-        Ok(())
+        self.attach_unhooked(event, ProgramRole::Marker, &request, config)
     }
 
     /// Disables events, at once.
@@ -402,21 +420,13 @@ impl InstanceSession {
         for event in events {
             self.drop_injected(event);
             let Some((role, parts)) = self.table.take_event(event) else { continue };
-            let slots: Vec<Slot> = parts.slots().collect();
-            // The rows are read after the programs are off, and cleared only when another event gets them.
-            if role == ProgramRole::Hook {
-                parked.extend(parts.into_attached().map(|attached| (event, attached.park())));
-            } else {
-                drop(parts);
-            }
-            note_dropped(&self.session, &mut self.ledger, slots);
+            self.release(parts, |parts| {
+                if role == ProgramRole::Hook {
+                    parked.extend(parts.into_attached().map(|attached| (event, attached.park())));
+                }
+            });
         }
         self.deferred_close.add(parked);
-    }
-
-    /// Passes to the guard the perf tracepoints that it does not hold yet.
-    pub(crate) fn guard(&self, guard: &Arc<Guard>) {
-        self.session.guard(guard);
     }
 
     /// Detaches all events. Returns the perf events to close ([`attach::detach_all`]).
@@ -499,13 +509,6 @@ fn replace(
         }
     }
     (limit, Ok(()))
-}
-
-/// Adds the counts of released rows to the ledger.
-fn note_dropped(session: &Session, ledger: &mut CountLedger, slots: impl IntoIterator<Item = Slot>) {
-    for slot in slots {
-        ledger.add_row(slot, |cpu| session.counters().of(slot, cpu));
-    }
 }
 
 impl Drop for InstanceSession {

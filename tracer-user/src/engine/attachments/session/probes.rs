@@ -1,14 +1,15 @@
 //! Attaches the probes of an instance's dynamic events.
 
+use std::collections::HashMap;
+
 use crate::{
-    attach::{Cause, FunctionLinks, Hooks, Job, LinkedFunctions, Planned, Request},
+    attach::{AttachError, Cause, FunctionLinks, Hooks, Job, LinkedFunctions, Planned, Request},
     engine::{
         attachments::{
             plan::ProbeState,
             session::{
                 InstanceSession,
                 event_config::{EventConfig, EventSettings},
-                note_dropped,
                 table::{AttachedPart, AttachedParts, ProbePart, ProbeProgram, ProgramRole},
             },
         },
@@ -22,35 +23,25 @@ use crate::{
     sys::Errno,
 };
 
-/// Probes of an event that are at files, by serial number: complete except for their links, or refused.
-#[derive(Debug, Default)]
-pub(crate) struct PlannedProbes {
-    probes: Vec<(u64, Planned, AttachPlan)>,
-    refused: Vec<(u64, Tried)>,
-}
+/// A probe that is complete except for its link.
+type PlannedProbe = (Planned, AttachPlan);
 
-/// Probes of an event whose links were made or refused, and the settings of their programs.
+/// Probes of an event that are at files, by serial number; some may be refused.
+#[derive(Debug)]
+pub(crate) struct PlannedProbes(Vec<(u64, Result<PlannedProbe, Tried>)>);
+
+/// Probes of an event whose links were made or refused, by serial number, and the settings of their programs.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    probes: Vec<(u64, Result<AttachedPart, Tried>)>,
+    probes: HashMap<u64, Result<AttachedPart, Tried>>,
     settings: EventSettings,
-    /// Whether a link was refused.
-    is_refused: bool,
 }
 
-impl Prepared {
-    fn take(&mut self, serial: u64) -> Option<Result<AttachedPart, Tried>> {
-        let at = self.probes.iter().position(|(own, _)| *own == serial)?;
-        Some(self.probes.remove(at).1)
-    }
-}
-
-/// The probes of an event that are about to be stored.
-struct Arrangement {
-    /// All probes, in the order of their definition. `None` for one that stays as it is.
-    probes: Vec<(u64, Option<ProbeProgram>)>,
-    /// What the new programs do. `None` if they read the word of a probe that was refused.
-    settings: Option<EventSettings>,
+/// The refusal of one hook.
+fn refused(plan: &AttachPlan, error: &AttachError) -> Tried {
+    let mut tried = Tried::default();
+    tried.refused(plan.name(), error);
+    tried
 }
 
 /// The request for a probe. Triggers enable and disable the event through the slot of its first probe.
@@ -81,8 +72,14 @@ impl InstanceSession {
     ) -> (Vec<u64>, Result<(), Tried>) {
         let is_off = self.is_off(event).unwrap_or(config.begins_off);
         let config = EventConfig { begins_off: is_off, ..*config };
-        let is_attached = self.table.has(event, ProgramRole::Probe);
-        let mut ready = self.prepared.remove(&event);
+        let before = self.table.get(event, ProgramRole::Probe);
+        let is_attached = before.is_some();
+        let (mut ready, settings) = match self.prepared.remove(&event) {
+            // The programs may read the word of a probe that was refused.
+            Some(ready) if ready.probes.values().any(Result::is_err) => (ready.probes, None),
+            Some(ready) => (ready.probes, Some(ready.settings)),
+            None => (HashMap::new(), Some(config.settings.clone())),
+        };
         let mut first: Option<Slot> = None;
         let (mut probes, mut new, mut done) = (Vec::new(), Vec::new(), Ok(()));
         for Defined { probe, serial, .. } in definitions {
@@ -91,17 +88,15 @@ impl InstanceSession {
                 probes.push((*serial, Some(ProbeProgram::Waits)));
                 continue;
             }
-            let known = self.table.get(event, ProgramRole::Probe).and_then(|parts| parts.of_serial(*serial));
-            if let Some(part) = known {
+            if let Some(part) = before.and_then(|parts| parts.of_serial(*serial)) {
                 first = first.or(part.attached.slot());
                 probes.push((*serial, None));
                 continue;
             }
-            let prepared = ready.as_mut().and_then(|ready| ready.take(*serial));
             let dispatch = self.style.probe();
             let mut attach =
                 |candidate: &AttachPlan| self.session.attach(&request(&config, candidate, first), dispatch);
-            let attached = prepared.unwrap_or_else(|| {
+            let attached = ready.remove(serial).unwrap_or_else(|| {
                 let (attached, plan) = probes::candidates(probe, facts).first(&mut attach)?;
                 Ok(AttachedPart::new(attached, plan))
             });
@@ -113,34 +108,32 @@ impl InstanceSession {
                 }
                 Err(tried) => {
                     probes.push((*serial, Some(ProbeProgram::Refused)));
-                    let mut states =
-                        self.table.get(event, ProgramRole::Probe).into_iter().flat_map(AttachedParts::states);
+                    let mut states = before.into_iter().flat_map(AttachedParts::states);
                     if !states.any(|known| known == (*serial, ProbeState::Refused)) {
                         done = done.and(Err(tried));
                     }
                 }
             }
         }
-        let settings = match ready {
-            Some(ready) => Some(ready.settings).filter(|_| !ready.is_refused),
-            None => Some(config.settings.clone()),
-        };
         if done.is_err() && !is_attached {
             let own = |(serial, program): (u64, Option<ProbeProgram>)| {
                 Some(ProbePart { serial, program: program? })
             };
-            self.drop_parts(AttachedParts::new(probes.into_iter().filter_map(own).collect(), &config));
+            self.release(AttachedParts::new(probes.into_iter().filter_map(own).collect(), &config), drop);
             return (Vec::new(), done);
         }
-        let arranged = self.arrange(event, Arrangement { probes, settings }, &config);
+        let arranged = self.arrange(event, probes, settings, &config);
         (new, done.and(arranged))
     }
 
-    /// Stores the probes of an event, and detaches those that are not among them.
+    /// Stores the probes of an event in the order of their definition, and detaches those that are not among them. A
+    /// probe without a program stays as it is. `settings` are what the new programs do; `None` if they read the word of a
+    /// probe that was refused.
     fn arrange(
         &mut self,
         event: EventId,
-        Arrangement { probes, settings }: Arrangement,
+        probes: Vec<(u64, Option<ProbeProgram>)>,
+        settings: Option<EventSettings>,
         config: &EventConfig<'_>,
     ) -> Result<(), Tried> {
         self.drop_injected(event);
@@ -170,31 +163,22 @@ impl InstanceSession {
                 let ProbeProgram::Attached(part) = &mut probe.program else { continue };
                 let AttachedPart { attached, plan } = &mut **part;
                 if let Err(error) = self.session.replace(attached, &request(config, plan, first)) {
-                    let mut tried = Tried::default();
-                    tried.refused(plan.name(), &error);
-                    done = done.and(Err(tried));
-                    let refused = std::mem::replace(&mut probe.program, ProbeProgram::Refused);
-                    old.probes.push(ProbePart { serial: probe.serial, program: refused });
+                    done = done.and(Err(refused(plan, &error)));
+                    let program = std::mem::replace(&mut probe.program, ProbeProgram::Refused);
+                    old.probes.push(ProbePart { serial: probe.serial, program });
                     // The others may read the word of this one.
                     is_stale = true;
                 }
             }
         }
         parts.settings = Some(config.settings.clone());
-        self.drop_parts(old);
+        self.release(old, drop);
         if is_new && done.is_err() {
-            self.drop_parts(parts);
+            self.release(parts, drop);
         } else {
             self.table.insert(event, ProgramRole::Probe, parts);
         }
         done
-    }
-
-    /// Detaches programs, and keeps their counts.
-    fn drop_parts(&mut self, parts: AttachedParts) {
-        let slots: Vec<Slot> = parts.slots().collect();
-        drop(parts);
-        note_dropped(&self.session, &mut self.ledger, slots);
     }
 
     /// Plans the links of probes at files that are not attached yet. Skips other probes.
@@ -205,35 +189,33 @@ impl InstanceSession {
         config: &EventConfig<'_>,
         facts: &Facts,
     ) -> (PlannedProbes, Vec<Job>) {
-        let (mut planned, mut jobs) = (PlannedProbes::default(), Vec::new());
+        let (mut all, mut jobs) = (Vec::new(), Vec::new());
         let mut first = None;
+        let before = self.table.get(event, ProgramRole::Probe);
         let at_files = |defined: &&Defined| matches!(defined.probe.event.target, Target::File { .. });
         for Defined { probe, serial, .. } in definitions.iter().filter(at_files) {
-            let known = self.table.get(event, ProgramRole::Probe).and_then(|parts| parts.of_serial(*serial));
-            if let Some(part) = known {
+            if let Some(part) = before.and_then(|parts| parts.of_serial(*serial)) {
                 first = first.or(part.attached.slot());
                 continue;
             }
             let dispatch = self.style.probe();
             let plan =
                 |candidate: &AttachPlan| self.session.plan(&request(config, candidate, first), dispatch);
-            match probes::candidates(probe, facts).first(plan) {
-                Ok(((one, job), plan)) => {
-                    first = first.or(one.slot());
-                    planned.probes.push((*serial, one, plan));
-                    jobs.push(job);
-                }
-                Err(tried) => planned.refused.push((*serial, tried)),
-            }
+            let planned = probes::candidates(probe, facts).first(plan).map(|((planned, job), plan)| {
+                first = first.or(planned.slot());
+                jobs.push(job);
+                (planned, plan)
+            });
+            all.push((*serial, planned));
         }
-        (planned, jobs)
+        (PlannedProbes(all), jobs)
     }
 
     /// Stores planned probes whose links were made or refused. [`InstanceSession::attach_probes`] takes them.
     pub(crate) fn finish_probes(
         &mut self,
         event: EventId,
-        planned: PlannedProbes,
+        PlannedProbes(planned): PlannedProbes,
         made: Result<Vec<Hooks>, CommandError>,
         config: &EventConfig<'_>,
     ) {
@@ -242,26 +224,17 @@ impl InstanceSession {
             Err(error) => (Vec::new(), error.errno()),
         };
         let mut made = made.into_iter();
-        let mut probes: Vec<_> =
-            planned.refused.into_iter().map(|(serial, tried)| (serial, Err(tried))).collect();
-        for (serial, planned, plan) in planned.probes {
+        let mut finish = |(planned, plan): PlannedProbe| {
             let hooks = made.next().unwrap_or(Err(Cause::Hook(plan.name(), missing)));
-            let finished = self.kernel_mut().finish(planned, hooks);
-            probes.push((
-                serial,
-                match finished {
-                    Ok(attached) => Ok(AttachedPart::new(attached, plan)),
-                    Err(error) => {
-                        let mut tried = Tried::default();
-                        tried.refused(plan.name(), &error);
-                        Err(tried)
-                    }
-                },
-            ));
-        }
-        let is_refused = probes.iter().any(|(_, attached)| attached.is_err());
+            match self.session.finish(planned, hooks) {
+                Ok(attached) => Ok(AttachedPart::new(attached, plan)),
+                Err(error) => Err(refused(&plan, &error)),
+            }
+        };
+        let probes: HashMap<_, _> =
+            planned.into_iter().map(|(serial, planned)| (serial, planned.and_then(&mut finish))).collect();
         if !probes.is_empty() {
-            self.prepared.insert(event, Prepared { probes, settings: config.settings.clone(), is_refused });
+            self.prepared.insert(event, Prepared { probes, settings: config.settings.clone() });
         }
     }
 
@@ -273,7 +246,7 @@ impl InstanceSession {
     ) -> FunctionLinks {
         let requests: Vec<_> =
             events.iter().zip(config).map(|(probe, config)| request(config, &probe.plan, None)).collect();
-        self.kernel_mut().plan_functions(&requests)
+        self.session.plan_functions(&requests)
     }
 
     /// Stores function events whose links were made with these settings. [`InstanceSession::attach_probes`] takes them.
@@ -285,8 +258,8 @@ impl InstanceSession {
     ) {
         for ((probe, settings), attached) in events.into_iter().zip(settings).zip(linked.finish()) {
             let Some(attached) = attached else { continue };
-            let probes = vec![(probe.serial, Ok(AttachedPart::new(attached, probe.plan)))];
-            self.prepared.insert(probe.event, Prepared { probes, settings, is_refused: false });
+            let probes = HashMap::from([(probe.serial, Ok(AttachedPart::new(attached, probe.plan)))]);
+            self.prepared.insert(probe.event, Prepared { probes, settings });
         }
     }
 }

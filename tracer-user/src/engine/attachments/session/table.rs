@@ -7,7 +7,7 @@ use super::{
     part::Part,
 };
 use crate::{
-    attach::Attached,
+    attach::{AttachPoint, Attached},
     engine::{
         attachments::plan::{AttachedState, Mode, ProbeState},
         hooks::AttachPlan,
@@ -52,10 +52,6 @@ impl AttachedPart {
     pub(crate) fn new(attached: Attached, plan: AttachPlan) -> Self {
         Self { attached, plan }
     }
-
-    fn slot(&self) -> Option<Slot> {
-        self.attached.slot()
-    }
 }
 
 /// The program of one probe of an event.
@@ -84,11 +80,6 @@ impl From<AttachedPart> for ProbeProgram {
 }
 
 impl ProbePart {
-    /// An attached probe.
-    pub(crate) fn attached(serial: u64, part: AttachedPart) -> Self {
-        Self { serial, program: part.into() }
-    }
-
     fn part(&self) -> Option<&AttachedPart> {
         match &self.program {
             ProbeProgram::Attached(part) => Some(part),
@@ -121,7 +112,7 @@ pub(crate) struct AttachedParts {
 
 impl From<AttachedPart> for AttachedParts {
     fn from(part: AttachedPart) -> Self {
-        Self { probes: vec![ProbePart::attached(0, part)], ..Self::default() }
+        Self { probes: vec![ProbePart { serial: 0, program: part.into() }], ..Self::default() }
     }
 }
 
@@ -187,7 +178,7 @@ impl AttachedParts {
 
     /// The slots of the programs.
     pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> {
-        self.iter().filter_map(AttachedPart::slot)
+        self.iter().filter_map(|part| part.attached.slot())
     }
 
     /// The slot through which user space and triggers disable the event: that of the first probe.
@@ -276,6 +267,14 @@ impl AttachedTable {
     /// The events that are attached.
     pub(crate) fn events(&self) -> impl Iterator<Item = EventId> {
         self.0.keys().filter(|(_, role)| EVENT_ROLES.contains(role)).map(|(event, _)| *event)
+    }
+
+    /// The hooks of an attached event, each with the reason why it is no raw tracepoint. Empty for an event that other
+    /// programs emit.
+    pub(crate) fn hooks(&self, event: EventId) -> impl Iterator<Item = (&AttachPoint, &str)> {
+        let plans = self.of_event(event).map(|part| &part.plan);
+        let at_hooks = plans.filter(|plan| plan.point != AttachPoint::Inject);
+        at_hooks.map(|plan| (&plan.point, plan.reason.as_str()))
     }
 
     /// All programs in a role.
