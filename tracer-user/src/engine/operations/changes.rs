@@ -29,9 +29,9 @@ pub(crate) fn apply_changes(engine: &mut Engine, changes: EventChanges) {
         match id {
             // An event that was defined again can have records of before.
             Some(id) if recorded_in.is_empty() && instances.pages_of(id) == 0 => {
-                engine.registry.release_deleted(id);
+                engine.registry.table_mut().release(id);
             }
-            Some(id) => engine.registry.keep_deleted(id, recorded_in, monotonic()),
+            Some(id) => engine.registry.table_mut().keep(id, recorded_in, monotonic()),
             None => recorded_in.into_iter().for_each(|instance| empty(instances, attachments, instance)),
         }
     }

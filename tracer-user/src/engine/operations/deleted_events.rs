@@ -41,7 +41,7 @@ pub(crate) fn release_ids_soon(engine: &mut Engine) -> bool {
 
 fn release_at(engine: &mut Engine, now: u64) {
     let mut behind = BTreeSet::new();
-    for (id, deleted) in engine.registry.deleted() {
+    for (id, deleted) in engine.registry.table().deleted() {
         if may_end(&engine.instances, id, deleted, now) {
             let rings = deleted.recorded_in.iter().copied();
             behind.extend(rings.filter(|instance| !is_collected(&engine.attachments, *instance, deleted)));
@@ -52,6 +52,7 @@ fn release_at(engine: &mut Engine, now: u64) {
     }
     let ended: Vec<u16> = engine
         .registry
+        .table()
         .deleted()
         .filter(|(id, deleted)| {
             let is_collected = |instance: &InstanceId| is_collected(&engine.attachments, *instance, deleted);
@@ -60,7 +61,7 @@ fn release_at(engine: &mut Engine, now: u64) {
         .map(|(id, _)| id)
         .collect();
     for id in ended {
-        engine.registry.release_deleted(id);
+        engine.registry.table_mut().release(id);
     }
 }
 
@@ -115,8 +116,8 @@ mod tests {
         let text = format!("name: {name}\nID: {id}\nformat:\n\nprint fmt: \"\"\n");
         let format = Format::parse("mine", &text).unwrap();
         let made = DefinedEvent { printer: Printer::compile(&format, &()), format, text };
-        let event = engine.registry.add(made).unwrap();
-        engine.registry.keep_charge(event, charge);
+        let event = engine.registry.table_mut().events_mut().add(made).unwrap();
+        engine.registry.table_mut().keep_charge(event, charge);
         (event, id)
     }
 
@@ -129,7 +130,7 @@ mod tests {
 
     fn delete(engine: &mut Engine, event: EventId) {
         let mut changes = EventChanges::default();
-        engine.registry.remove(event, &mut changes);
+        engine.registry.table_mut().remove(event, &mut changes);
         apply_changes(engine, changes);
     }
 
@@ -197,7 +198,7 @@ mod tests {
             delete(&mut engine, event);
             assert_eq!(engine.registry.events().free_id(), Some(id));
         }
-        assert_eq!(engine.registry.deleted().count(), 0);
+        assert_eq!(engine.registry.table().deleted().count(), 0);
         assert_eq!(engine.quotas.used(UID, Kind::UserEvents), 0);
     }
 }

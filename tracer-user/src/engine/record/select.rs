@@ -137,7 +137,13 @@ impl Selection {
             let known = events.find_system(&system).and_then(|system| events.find(system, &name));
             let event = match known.filter(|event| !events.is_made(*event)) {
                 Some(event) => event,
-                None => self.engine.registry.add_known(&system, &name).map_err(|_| SelectError::TooMany)?,
+                None => self
+                    .engine
+                    .registry
+                    .table_mut()
+                    .events_mut()
+                    .add_known(&system, &name)
+                    .map_err(|_| SelectError::TooMany)?,
             };
             self.set_filter(event, filter)?;
             self.add([event]);

@@ -1,9 +1,10 @@
 //! All events by number: files and the state of instances refer to events by numbers.
 //!
 //! Names are read at the start, everything else on first use, because most events are never used. Events can be added
-//! and removed at any time ([`Events::add`], [`Events::remove`]). A number is reused only after all others were used,
+//! and removed at any time ([`Events::add`], [`Events::retire`]). A number is reused only after all others were used,
 //! and each use of a number has a serial number of its own ([`Event::serial`]), so that an open file and the changed
-//! attributes of a removed event do not refer to another event. A system that reappears keeps its number. Records refer to events by ids ([`defined_ids`](super::defined_ids)).
+//! attributes of a removed event do not refer to another event. A system that reappears keeps its number. Records refer
+//! to events by ids ([`defined_ids`](super::defined_ids)).
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -80,7 +81,7 @@ pub struct System {
 }
 
 /// All events.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Events {
     /// The serial number of the last event that was added.
     last: u64,
@@ -88,8 +89,8 @@ pub struct Events {
     all: Vec<Option<Arc<Event>>>,
     /// Numbers of removed events, in order of removal, and their ids.
     gone: VecDeque<(EventId, Option<u16>)>,
-    /// The first event and the first system that did not exist at the start.
-    first: (EventId, SystemId),
+    /// Number of events and of systems at the start.
+    first: (usize, usize),
     /// By number. A system without events is not listed.
     systems: Vec<System>,
     names: HashMap<(SystemId, String), EventId>,
@@ -105,10 +106,8 @@ impl Events {
     /// # Errors
     /// The kernel's list cannot be read.
     pub fn read(facts: &Facts) -> Result<Self, Error> {
-        let mut names: Vec<(String, String)> = Catalogue::parse(&facts.tracefs.available_events()?)
-            .iter()
-            .map(|(system, name)| (system.to_owned(), name.to_owned()))
-            .collect();
+        let listed = Catalogue::parse(&facts.tracefs.available_events()?);
+        let names = listed.iter().map(|(system, name)| (system.to_owned(), name.to_owned()));
         let special = facts.tracefs.path("events").join(SPECIAL);
         let mut more: Vec<String> = std::fs::read_dir(special)
             .into_iter()
@@ -118,45 +117,24 @@ impl Events {
             .filter(|name| !matches!(name.as_str(), "enable" | "filter"))
             .collect();
         more.sort();
-        names.extend(more.into_iter().map(|name| (SPECIAL.to_owned(), name)));
-        Ok(Self::of(names))
+        Ok(Self::of(names.chain(more.into_iter().map(|name| (SPECIAL.to_owned(), name)))))
     }
 
     /// Events with these names.
     pub fn of(names: impl IntoIterator<Item = (String, String)>) -> Self {
-        let mut known = Self {
-            last: 0,
-            all: Vec::new(),
-            gone: VecDeque::new(),
-            first: (EventId::new(0), SystemId::new(0)),
-            systems: Vec::new(),
-            names: HashMap::new(),
-            system_names: HashMap::new(),
-            ids: Arc::default(),
-            defined: DefinedIds::default(),
-        };
+        let mut known = Self::default();
         for (system, name) in names {
             let system = known.system_named(&system);
             known.join(Event::new(system, name));
         }
-        known.first = (known.next_event(), known.next_system());
+        known.first = (known.all.len(), known.systems.len());
         known
     }
 
     /// Marks all numbers as used, as after a million events.
     #[cfg(test)]
-    pub(super) fn use_up_numbers(&mut self) {
+    pub(crate) fn use_up_numbers(&mut self) {
         self.all.resize(NUMBERS, None);
-    }
-
-    /// The number of the next event.
-    fn next_event(&self) -> EventId {
-        EventId::new(self.all.len() as u32)
-    }
-
-    /// The number of the next system.
-    fn next_system(&self) -> SystemId {
-        SystemId::new(self.systems.len() as u32)
     }
 
     /// Finds a system by name, or adds it.
@@ -164,7 +142,7 @@ impl Events {
         if let Some(system) = self.system_names.get(name) {
             return *system;
         }
-        let system = self.next_system();
+        let system = SystemId::new(self.systems.len() as u32);
         self.systems.push(System { name: name.to_owned(), events: Vec::new(), serial: 0 });
         self.system_names.insert(name.to_owned(), system);
         system
@@ -174,7 +152,7 @@ impl Events {
         self.last += 1;
         event.serial = self.last;
         let again = if self.all.len() < NUMBERS { None } else { self.gone.pop_front() };
-        let id = again.map_or(self.next_event(), |(gone, _)| gone);
+        let id = again.map_or(EventId::new(self.all.len() as u32), |(gone, _)| gone);
         if let Some(system) = self.systems.get_mut(event.system.index()) {
             if system.events.is_empty() {
                 system.serial = self.last;
@@ -246,15 +224,8 @@ impl Events {
         Ok(())
     }
 
-    /// Removes an event that has no records.
-    pub fn remove(&mut self, event: EventId) {
-        if let Some(id) = self.retire(event) {
-            self.release_id(id, false);
-        }
-    }
-
-    /// Removes an event that may have records. Returns its id if the kernel does not know it: the id and the printer
-    /// stay until [`Events::release_id`].
+    /// Removes an event. Returns its id if the kernel does not know it: the id and the printer stay until
+    /// [`Events::release_id`].
     pub fn retire(&mut self, event: EventId) -> Option<u16> {
         let gone = self.all.get_mut(event.index()).and_then(Option::take)?;
         let id = gone.format.get().and_then(Option::as_ref).map(|format| format.id);
@@ -316,12 +287,12 @@ impl Events {
     /// Whether an event existed at the start; such an event stays.
     pub fn is_permanent(&self, event: EventId) -> bool {
         // The number of such an event, of a module, may have been reused.
-        self.get(event).is_some_and(|known| known.serial <= u64::from(self.first.0.get()))
+        self.get(event).is_some_and(|known| known.serial <= self.first.0 as u64)
     }
 
     /// Whether a system existed at the start.
     pub fn is_permanent_system(&self, system: SystemId) -> bool {
-        system < self.first.1
+        system.index() < self.first.1
     }
 
     /// A system.
@@ -358,8 +329,8 @@ impl Events {
     /// Numbers of all events that can be enabled, in the kernel's order: the newest first, then those of the start in
     /// the order of the kernel's list.
     pub fn ordinary(&self) -> impl Iterator<Item = EventId> {
-        let (first, end) = (self.first.0.get(), self.next_event().get());
-        let all = (first..end).rev().chain(0..first).map(EventId::new);
+        let (first, end) = (self.first.0, self.all.len());
+        let all = (first..end).rev().chain(0..first).map(|number| EventId::new(number as u32));
         all.filter(|event| self.get(*event).is_some_and(|event| !self.is_special(event.system)))
     }
 
@@ -464,6 +435,18 @@ mod tests {
         assert_eq!(events.ordinary().collect::<Vec<_>>(), [switch, softirq, x]);
     }
 
+    /// The event `sched:x`, with the number 0.
+    fn one_event() -> (Events, EventId) {
+        (Events::of([("sched".to_owned(), "x".to_owned())]), EventId::new(0))
+    }
+
+    /// Removes an event without records.
+    fn remove(events: &mut Events, event: EventId) {
+        if let Some(id) = events.retire(event) {
+            events.release_id(id, false);
+        }
+    }
+
     fn made(system: &str, name: &str, id: u16) -> DefinedEvent {
         let text = format!("name: {name}\nID: {id}\nformat:\n\nprint fmt: \"\"\n");
         let format = Format::parse(system, &text).unwrap();
@@ -472,8 +455,7 @@ mod tests {
 
     #[test]
     fn events_come_and_go() {
-        let mut events = Events::of([("sched".to_owned(), "x".to_owned())]);
-        let x = EventId::new(0);
+        let (mut events, x) = one_event();
         assert_eq!(events.free_id(), Some(0x8000));
         let first = events.add(made("mine", "a", 0x8000)).unwrap();
         let second = events.add(made("sched", "b", 0x8001)).unwrap();
@@ -484,7 +466,7 @@ mod tests {
         assert!(events.is_permanent(x) && !events.is_permanent(second) && !events.is_permanent_system(mine));
         // Readers may still use the previous version.
         let before = events.clone();
-        events.remove(first);
+        remove(&mut events, first);
         assert_eq!((events.find_system("mine"), events.system(mine).is_none()), (None, true));
         assert_eq!((events.get(first).is_none(), events.free_id()), (true, Some(0x8000)));
         assert_eq!(before.full_name(first), "mine:a");
@@ -514,12 +496,12 @@ mod tests {
 
     #[test]
     fn numbers_are_reused_after_all_were_used() {
-        let mut events = Events::of([("sched".to_owned(), "x".to_owned())]);
+        let (mut events, _) = one_event();
         let first = events.add(made("mine", "a", 0x8000)).unwrap();
-        events.remove(first);
+        remove(&mut events, first);
         let second = EventId::new(2);
         assert_eq!((first, events.add(made("mine", "a", 0x8000))), (EventId::new(1), Ok(second)));
-        events.remove(second);
+        remove(&mut events, second);
         events.use_up_numbers();
         assert_eq!(events.add(made("mine", "a", 0x8000)), Ok(first));
         assert_eq!(events.add(made("mine", "b", 0x8001)), Ok(second));
@@ -528,19 +510,18 @@ mod tests {
 
     #[test]
     fn each_use_of_a_number_has_another_serial_number() {
-        let mut events = Events::of([("sched".to_owned(), "x".to_owned())]);
-        let x = EventId::new(0);
+        let (mut events, x) = one_event();
         let serial = |events: &Events, event| events.get(event).map(|known| known.serial);
         let system = |events: &Events| events.system(events.find_system("sched")?).map(|known| known.serial);
         let before = (serial(&events, x), system(&events));
         assert!(before.0.is_some() && events.is_permanent(x));
-        events.remove(x);
+        remove(&mut events, x);
         events.use_up_numbers();
         assert_eq!(events.add(made("sched", "x", 0x8000)), Ok(x));
         assert!(serial(&events, x) > before.0 && system(&events) > before.1);
         assert!(!events.is_permanent(x), "it may go");
         let now = system(&events);
-        events.remove(x);
+        remove(&mut events, x);
         events.add(made("mine", "a", 0x8000)).unwrap();
         assert_eq!(system(&events), None);
         events.gone.push_back((EventId::new(1), None));

@@ -23,7 +23,6 @@ use crate::{
     event::{
         EventId, Format,
         dynamic::{Kind, Target},
-        synthetic::SYSTEM,
     },
     kernel::opened::Identity,
     lang::{
@@ -51,11 +50,6 @@ impl DynamicEvents {
         let own =
             |defined: &&Defined| defined.probe.event.group == *group && defined.probe.event.name == *name;
         Some(self.set.probes().iter().filter(own).cloned().collect())
-    }
-
-    /// Whether a synthetic event is the target of an event probe.
-    pub(super) fn is_probed_synthetic(&self, name: &str) -> bool {
-        !self.eprobes_on(SYSTEM, name).is_empty()
     }
 
     /// The event probes on an event, with their numbers.
@@ -199,9 +193,7 @@ impl LinePlanner {
         let machine = Machine::running(facts.btf(), Some(&facts.tracefs))
             .with_symbols(Box::new(|| facts.symbols()))
             .with_sites(&self.sites)
-            .with_events(Box::new(move |system, name| {
-                all.find_system(system).is_some_and(|system| all.find(system, name).is_some())
-            }))
+            .with_events(Box::new(move |system, name| all.has(system, name)))
             .with_made(Box::new(made))
             .with_files(files)
             .with_filter_check(Box::new(check));
@@ -214,10 +206,7 @@ impl LinePlanner {
 }
 
 impl DynamicEvents {
-    /// Applies the plan of a line.
-    ///
-    /// # Errors
-    /// The kernel's error for that line; `ENOMEM` if the client has reached its limit of definitions.
+    /// As [`EventRegistry::apply_probes`](super::EventRegistry::apply_probes).
     pub(super) fn apply_plan(
         &mut self,
         planned: Result<Planned, Refusal>,
@@ -250,10 +239,7 @@ impl DynamicEvents {
         }
     }
 
-    /// Deletes all probes of a file.
-    ///
-    /// # Errors
-    /// `EBUSY` if one is in use; then none is deleted.
+    /// As [`EventRegistry::clear_probes`](super::EventRegistry::clear_probes).
     pub(super) fn clear(
         &mut self,
         file: File,
@@ -293,7 +279,7 @@ impl DynamicEvents {
         let id = table.free_id()?;
         let format = event.format(id);
         let made = DefinedEvent { text: format.text(), format, printer: probes::printer(&event, id) };
-        let number = table.add(made)?;
+        let number = table.events_mut().add(made)?;
         table.keep_charge(number, charge);
         self.numbers.insert((event.group, event.name), number);
         Ok(())

@@ -14,16 +14,18 @@ use crate::{
         command::error::{CommandError, ErrorKind},
         facts::Facts,
         programs,
-        quota::Charge,
         registry::{
-            catalogue::{DefinedEvent, Events},
+            catalogue::Events,
             dynamic::{DynamicEvents, LinePlanner},
             program_events::ProgramEvents,
             synthetic::SyntheticEvents,
-            table::{DefinitionOwner, DeletedEvent, EventChanges, EventDefinition, EventTable, RevivedEvent},
+            table::{DefinitionOwner, EventChanges, EventTable},
         },
     },
-    event::{Catalogue, EventId, InstanceId, synthetic::Value},
+    event::{
+        Catalogue, EventId,
+        synthetic::{SYSTEM, Value},
+    },
     kernel::{Error, modules},
     lang::{
         define::{File, Line, Planned, Refusal},
@@ -69,10 +71,13 @@ impl EventRegistry {
         }
     }
 
-    /// Marks all numbers of events as used.
-    #[cfg(test)]
-    pub(crate) fn use_up_numbers(&mut self) {
-        self.table.use_up_numbers();
+    /// The catalogue, with what belongs to definitions.
+    pub(crate) fn table(&self) -> &EventTable {
+        &self.table
+    }
+
+    pub(crate) fn table_mut(&mut self) -> &mut EventTable {
+        &mut self.table
     }
 
     /// The catalogue: events by number and by name.
@@ -118,53 +123,6 @@ impl EventRegistry {
     /// Whether modules were loaded or unloaded since the last call.
     pub(crate) fn modules_changed(&self) -> bool {
         self.modules.as_ref().is_some_and(modules::Changes::pending)
-    }
-
-    /// Adds an event that the kernel does not know.
-    ///
-    /// # Errors
-    /// `EEXIST` for an existing name.
-    pub(crate) fn add(&mut self, made: DefinedEvent) -> Result<EventId, CommandError> {
-        self.table.add(made)
-    }
-
-    pub(crate) fn remove(&mut self, event: EventId, changes: &mut EventChanges) {
-        self.table.remove(event, changes);
-    }
-
-    /// Holds the charge of a definition until no record of its event is left.
-    pub(crate) fn keep_charge(&mut self, event: EventId, charge: Charge) {
-        self.table.keep_charge(event, charge);
-    }
-
-    /// Keeps the id of a removed event that these instances recorded.
-    pub(crate) fn keep_deleted(&mut self, id: u16, recorded_in: Vec<InstanceId>, since: u64) {
-        self.table.keep(id, recorded_in, since);
-    }
-
-    /// Releases the id and the charges of a removed event.
-    pub(crate) fn release_deleted(&mut self, id: u16) {
-        self.table.release(id);
-    }
-
-    /// Keeps the definition of a removed event, so that it can be revived. `number` is the number in its name.
-    pub(crate) fn keep_definition(&mut self, id: u16, definition: EventDefinition, number: Option<u64>) {
-        self.table.keep_definition(id, definition, number);
-    }
-
-    /// Frees the id of a removed event with this definition. The caller adds an event with the id.
-    pub(crate) fn revive(&mut self, definition: &EventDefinition) -> Option<RevivedEvent> {
-        self.table.revive(definition)
-    }
-
-    /// Removed events whose ids are kept, by id.
-    pub(crate) fn deleted(&self) -> impl Iterator<Item = (u16, &DeletedEvent)> {
-        self.table.deleted()
-    }
-
-    /// Counts a dynamic event. Returns its serial number among all of them.
-    pub(crate) fn count_definition(&mut self) -> u64 {
-        self.table.count_definition()
     }
 
     /// The state that is needed to check a line of probes in another thread.
@@ -296,15 +254,8 @@ impl EventRegistry {
         }
     }
 
-    /// Adds an event that the kernel has.
-    ///
-    /// # Errors
-    /// `EEXIST` for a name that is taken.
-    pub(crate) fn add_known(&mut self, system: &str, name: &str) -> Result<EventId, CommandError> {
-        self.table.add_known(system, name)
-    }
-
-    /// Adds the events of a program for a recording, even if their names exist.
+    /// Adds the events of a program for a recording, even if their names exist, because several programs may have the
+    /// same ones.
     ///
     /// # Errors
     /// When the program cannot be read or has no events, or ids are used up.
@@ -320,7 +271,8 @@ impl EventRegistry {
     pub(crate) fn mark_busy(&mut self, is_enabled: impl Fn(EventId) -> bool) {
         self.dynamic.mark_busy(&is_enabled);
         let dynamic = &self.dynamic;
-        self.synthetic.mark_busy(|name, event| is_enabled(event) || dynamic.is_probed_synthetic(name));
+        let is_probed = |name: &str| !dynamic.eprobes_on(SYSTEM, name).is_empty();
+        self.synthetic.mark_busy(|name, event| is_enabled(event) || is_probed(name));
     }
 
     /// Compares the kernel's events with `available_events`, which changes with modules. Removes events that no
@@ -328,30 +280,21 @@ impl EventRegistry {
     pub(crate) fn sync_with(&mut self, available: &str, changes: &mut EventChanges) {
         let listed = Catalogue::parse(available);
         let there: HashSet<(&str, &str)> = listed.iter().collect();
-        let gone: Vec<EventId> = self
-            .events()
-            .ordinary()
-            .filter(|event| {
-                let Some(known) = self.events().get(*event) else { return false };
-                let system = self.events().system(known.system).map_or("", |system| system.name.as_str());
-                !there.contains(&(system, known.name.as_str())) && !self.events().is_made(*event)
-            })
-            .collect();
+        let events = self.events();
+        let is_gone = |event: &EventId| {
+            let Some(known) = events.get(*event) else { return false };
+            let system = events.system(known.system).map_or("", |system| system.name.as_str());
+            !there.contains(&(system, known.name.as_str())) && !events.is_made(*event)
+        };
+        let gone: Vec<EventId> = events.ordinary().filter(is_gone).collect();
         for event in gone {
-            self.remove(event, changes);
+            self.table.remove(event, changes);
         }
         // The kernel lists the newest first, and so does the catalogue.
-        let mut new: Vec<(&str, &str)> = listed
-            .iter()
-            .filter(|(system, name)| {
-                self.events()
-                    .find_system(system)
-                    .is_none_or(|number| self.events().find(number, name).is_none())
-            })
-            .collect();
-        new.reverse();
-        for (system, name) in new {
-            if let Err(error) = self.table.add_known(system, name) {
+        let new: Vec<(&str, &str)> =
+            listed.iter().filter(|(system, name)| !self.events().has(system, name)).collect();
+        for (system, name) in new.into_iter().rev() {
+            if let Err(error) = self.table.events_mut().add_known(system, name) {
                 tracing::warn!("{system}:{name}: {error}");
             }
         }

@@ -81,6 +81,13 @@ impl Profile {
         counted
     }
 
+    /// Hits and misses of a probe so far.
+    fn total(&self, event: EventId, serial: u64, counts: ProbeCounts<'_>) -> Count {
+        let past = self.past.get(&event).and_then(|past| past.get(&serial)).copied().unwrap_or_default();
+        let now = self.counted(event, counts).get(&serial).copied().unwrap_or_default();
+        (past.0 + now.0, past.1 + now.1)
+    }
+
     /// Adds the counts of the counting instance to those of the past. `next` counts from now on.
     pub(crate) fn switch_counter(
         &mut self,
@@ -114,9 +121,7 @@ impl Profile {
             if probe.event.kind() != kind {
                 continue;
             }
-            let past = self.past.get(&event).and_then(|past| past.get(serial)).copied().unwrap_or_default();
-            let now = self.counted(event, counts).get(serial).copied().unwrap_or_default();
-            let (hits, missed) = (past.0 + now.0, past.1 + now.1);
+            let (hits, missed) = self.total(event, *serial, counts);
             let name = raw(&probe.event.name);
             text.extend(b"  ");
             if let Target::File { path, .. } = &probe.event.target {
@@ -147,11 +152,7 @@ mod tests {
             let all: BySerial = all.iter().map(|(serial, hits)| (*serial, (*hits, 1))).collect();
             move |_: InstanceId, _: EventId| Some(all.clone())
         };
-        let sum = |profile: &Profile, counts: ProbeCounts<'_>, serial: u64| {
-            let past =
-                profile.past.get(&event).and_then(|past| past.get(&serial)).copied().unwrap_or_default();
-            past.0 + profile.counted(event, counts).get(&serial).copied().unwrap_or_default().0
-        };
+        let sum = |profile: &Profile, counts: ProbeCounts<'_>, serial| profile.total(event, serial, counts).0;
         profile.begin(event, first);
         profile.begin(event, second);
         assert!(profile.is_counting(event, first) && !profile.is_counting(event, second));

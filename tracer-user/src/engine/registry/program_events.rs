@@ -91,10 +91,7 @@ fn made(event: Described, id: u16, facts: &Facts) -> DefinedEvent {
 }
 
 impl ProgramEvents {
-    /// Applies a write to `program_events`: a path adds its events, a path after `-` removes them.
-    ///
-    /// # Errors
-    /// The errors of [`EventRegistry::apply_programs`](super::EventRegistry::apply_programs).
+    /// As [`EventRegistry::apply_programs`](super::EventRegistry::apply_programs), for text.
     pub(super) fn apply(
         &mut self,
         written: &[u8],
@@ -156,7 +153,7 @@ impl ProgramEvents {
             let place = programs::place(path, &file, &one);
             let made = made(one, table.free_id()?, facts);
             let charge = owner.charge(made.text.len())?;
-            let event = table.add(made)?;
+            let event = table.events_mut().add(made)?;
             table.keep_charge(event, charge);
             events.push((event, place));
             Ok(())
@@ -171,11 +168,7 @@ impl ProgramEvents {
         Ok(())
     }
 
-    /// Adds the events of a program for a recording, even if their names exist, because several programs may have the
-    /// same ones.
-    ///
-    /// # Errors
-    /// When the program cannot be read or has no events, or ids are used up.
+    /// As [`EventRegistry::add_program`](super::EventRegistry::add_program).
     pub(super) fn add_alike(
         &mut self,
         path: &[u8],
@@ -187,7 +180,8 @@ impl ProgramEvents {
         for one in described {
             let place = programs::place(path, &file, &one);
             let id = table.free_id().map_err(|_| Error::TooMany)?;
-            events.push((table.add_alike(made(one, id, facts)).map_err(|_| Error::TooMany)?, place));
+            let event = table.events_mut().add_alike(made(one, id, facts)).map_err(|_| Error::TooMany)?;
+            events.push((event, place));
         }
         let added = events.iter().map(|(event, _)| *event).collect();
         self.all.push(Program { path: path.to_owned(), file, events });
@@ -200,8 +194,8 @@ impl ProgramEvents {
         is_busy: &dyn Fn(EventId) -> bool,
         (table, changes): (&mut EventTable, &mut EventChanges),
     ) -> Result<(), CommandError> {
-        let at = self.all.iter().position(|program| program.path == path).ok_or(ErrorKind::NotFound)?;
-        let program = self.all.get(at).ok_or(ErrorKind::NotFound)?;
+        let known = self.all.iter().enumerate().find(|(_, program)| program.path == path);
+        let (at, program) = known.ok_or(ErrorKind::NotFound)?;
         if program.events.iter().any(|(event, _)| is_busy(*event)) {
             return Err(ErrorKind::Busy.into());
         }

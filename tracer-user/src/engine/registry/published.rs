@@ -35,6 +35,14 @@ struct PublishedEvent {
     state: Option<(EventId, u64)>,
 }
 
+impl PublishedEvent {
+    fn disable(&self) {
+        if let Err(error) = self.pinned.turn_off(None) {
+            tracing::warn!("{error}");
+        }
+    }
+}
+
 impl PublishedEvents {
     /// Takes over the pinned maps in a directory of a BPF file system. Maps that a killed daemon left are disabled
     /// until their events are defined again.
@@ -98,9 +106,7 @@ impl PublishedEvents {
         for (name, event) in &mut self.events {
             if event.state.is_some() && synthetic.number(name).is_none() {
                 event.state = None;
-                if let Err(error) = event.pinned.turn_off(None) {
-                    tracing::warn!("{error}");
-                }
+                event.disable();
             }
         }
     }
@@ -108,10 +114,8 @@ impl PublishedEvents {
 
 impl Drop for PublishedEvents {
     fn drop(&mut self) {
-        for (name, PublishedEvent { pinned, .. }) in &self.events {
-            if let Err(error) = pinned.turn_off(None) {
-                tracing::warn!("{error}");
-            }
+        for (name, event) in &self.events {
+            event.disable();
             Pinned::unpin(&self.opened.path(), name);
         }
         let _ = std::fs::remove_dir(&self.dir);

@@ -118,10 +118,7 @@ impl SyntheticEvents {
 }
 
 impl SyntheticEvents {
-    /// Applies a line that defines or deletes an event.
-    ///
-    /// # Errors
-    /// The kernel's error for that line; `ENOMEM` if the client has reached its limit of definitions.
+    /// As [`EventRegistry::apply_synthetic`](super::EventRegistry::apply_synthetic).
     pub(super) fn apply(
         &mut self,
         (file, line): (File, &Line<'_>),
@@ -148,10 +145,7 @@ impl SyntheticEvents {
         }
     }
 
-    /// Deletes an event.
-    ///
-    /// # Errors
-    /// `EBUSY` if it is in use.
+    /// As [`EventRegistry::delete_synthetic`](super::EventRegistry::delete_synthetic).
     pub(super) fn delete(
         &mut self,
         name: &str,
@@ -174,7 +168,7 @@ impl SyntheticEvents {
         let id = table.free_id()?;
         let format = event.format(id);
         let printer = printer(event, &format, facts);
-        let number = table.add(DefinedEvent { text: format.text(), format, printer })?;
+        let number = table.events_mut().add(DefinedEvent { text: format.text(), format, printer })?;
         table.keep_charge(number, charge);
         self.numbers.insert(event.name.clone(), number);
         Ok(())
@@ -187,10 +181,7 @@ impl SyntheticEvents {
         }
     }
 
-    /// The record of an event that a thread emits.
-    ///
-    /// # Errors
-    /// `ENODEV` for a deleted event, `EINVAL` for values that do not match its fields.
+    /// As [`EventRegistry::synthetic_record`](super::EventRegistry::synthetic_record).
     pub(super) fn record(
         &self,
         event: EventId,

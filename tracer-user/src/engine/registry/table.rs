@@ -12,7 +12,7 @@ use crate::{
     engine::{
         command::error::{CommandError, ErrorKind},
         quota::{Charge, Kind, Quotas},
-        registry::catalogue::{DefinedEvent, Events},
+        registry::catalogue::Events,
     },
     event::{EventId, InstanceId},
 };
@@ -123,10 +123,9 @@ impl EventTable {
         &self.events
     }
 
-    /// Marks all numbers of events as used.
-    #[cfg(test)]
-    pub(super) fn use_up_numbers(&mut self) {
-        Arc::make_mut(&mut self.events).use_up_numbers();
+    /// The catalogue, to add events.
+    pub(crate) fn events_mut(&mut self) -> &mut Events {
+        Arc::make_mut(&mut self.events)
     }
 
     /// An id for a new event.
@@ -137,34 +136,10 @@ impl EventTable {
         self.events.free_id().ok_or_else(|| ErrorKind::NoIds.into())
     }
 
-    /// Adds an event that the kernel does not know.
-    ///
-    /// # Errors
-    /// `EEXIST` for an existing name.
-    pub(super) fn add(&mut self, made: DefinedEvent) -> Result<EventId, CommandError> {
-        Arc::make_mut(&mut self.events).add(made)
-    }
-
-    /// Adds an event that the kernel does not know and whose name may be taken.
-    ///
-    /// # Errors
-    /// `ENOSPC` when numbers are used up.
-    pub(super) fn add_alike(&mut self, made: DefinedEvent) -> Result<EventId, CommandError> {
-        Arc::make_mut(&mut self.events).add_alike(made)
-    }
-
-    /// Adds an event of the kernel.
-    ///
-    /// # Errors
-    /// As [`EventTable::add`].
-    pub(super) fn add_known(&mut self, system: &str, name: &str) -> Result<EventId, CommandError> {
-        Arc::make_mut(&mut self.events).add_known(system, name)
-    }
-
-    /// Removes an event. Who applies the changes keeps or releases its id.
-    pub(super) fn remove(&mut self, event: EventId, changes: &mut EventChanges) {
+    /// Removes an event. The caller that applies the changes keeps or releases its id.
+    pub(crate) fn remove(&mut self, event: EventId, changes: &mut EventChanges) {
         let charges = self.charges.remove(&event).unwrap_or_default();
-        let id = Arc::make_mut(&mut self.events).retire(event);
+        let id = self.events_mut().retire(event);
         if let Some(id) = id {
             let deleted =
                 DeletedEvent { recorded_in: Vec::new(), since: u64::MAX, charges, definition: None };
@@ -174,17 +149,17 @@ impl EventTable {
     }
 
     /// Keeps the id of a removed event that these instances recorded.
-    pub(super) fn keep(&mut self, id: u16, recorded_in: Vec<InstanceId>, since: u64) {
+    pub(crate) fn keep(&mut self, id: u16, recorded_in: Vec<InstanceId>, since: u64) {
         if let Some(deleted) = self.deleted.get_mut(&id) {
             (deleted.recorded_in, deleted.since) = (recorded_in, since);
         }
     }
 
-    /// Releases the id of a removed event.
-    pub(super) fn release(&mut self, id: u16) {
+    /// Releases the id and the charges of a removed event.
+    pub(crate) fn release(&mut self, id: u16) {
         if let Some(deleted) = self.deleted.remove(&id) {
             self.forget_definition(deleted.definition, id);
-            Arc::make_mut(&mut self.events).release_id(id, !deleted.recorded_in.is_empty());
+            self.events_mut().release_id(id, !deleted.recorded_in.is_empty());
         }
     }
 
@@ -198,7 +173,7 @@ impl EventTable {
     }
 
     /// Keeps the definition of a removed event, so that it can be revived. `number` is the number in its name.
-    pub(super) fn keep_definition(&mut self, id: u16, definition: EventDefinition, number: Option<u64>) {
+    pub(crate) fn keep_definition(&mut self, id: u16, definition: EventDefinition, number: Option<u64>) {
         if let Some(deleted) = self.deleted.get_mut(&id) {
             let before = deleted.definition.replace(definition.clone());
             self.forget_definition(before, id);
@@ -207,15 +182,15 @@ impl EventTable {
     }
 
     /// Frees the id of a removed event with this definition. The caller adds an event with the id.
-    pub(super) fn revive(&mut self, definition: &EventDefinition) -> Option<RevivedEvent> {
+    pub(crate) fn revive(&mut self, definition: &EventDefinition) -> Option<RevivedEvent> {
         let (id, number) = self.revivable.remove(definition)?;
         let DeletedEvent { recorded_in, charges, .. } = self.deleted.remove(&id)?;
-        Arc::make_mut(&mut self.events).release_id(id, true);
+        self.events_mut().release_id(id, true);
         Some(RevivedEvent { id, number, recorded_in, charges })
     }
 
     /// Removed events whose ids are kept, by id.
-    pub(super) fn deleted(&self) -> impl Iterator<Item = (u16, &DeletedEvent)> {
+    pub(crate) fn deleted(&self) -> impl Iterator<Item = (u16, &DeletedEvent)> {
         self.deleted.iter().map(|(id, deleted)| (*id, deleted))
     }
 
@@ -225,14 +200,14 @@ impl EventTable {
     }
 
     /// Counts a definition. Returns its serial number.
-    pub(super) fn count_definition(&mut self) -> u64 {
+    pub(crate) fn count_definition(&mut self) -> u64 {
         let place = self.definitions;
         self.definitions += 1;
         place
     }
 
     /// Holds the charge of a definition until no record of its event is left.
-    pub(super) fn keep_charge(&mut self, event: EventId, charge: Charge) {
+    pub(crate) fn keep_charge(&mut self, event: EventId, charge: Charge) {
         self.charges.entry(event).or_default().push(charge);
     }
 

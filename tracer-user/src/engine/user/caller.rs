@@ -14,7 +14,7 @@ use std::{
 use rustix::io::Errno;
 
 use super::{
-    register::{Layout, Registration},
+    register::{Layout, Registered, Registration},
     spaces::{BitWrite, Requester},
 };
 use crate::engine::{
@@ -266,17 +266,13 @@ impl Caller {
 
     fn register(&self, engine: &mut Engine, requester: Requester<'_>) -> Result<PendingWrite, Errno> {
         let seen = requester.seen;
-        let text = || seen.text.as_ref().map_err(|errno| *errno);
+        let register = |engine: &mut Engine, layout, kind| -> Result<Registered, Errno> {
+            let text = seen.text.as_ref().map_err(|errno| *errno)?;
+            let file = (self.file, self.payer);
+            Ok(register::register_event(engine, file, text, layout, kind, seen.capable)?)
+        };
         if seen.structure.as_ref().is_ok_and(|bytes| bytes.len() == OLD) {
-            let kind = Registration { persists: false, multi: false };
-            let done = register::register_event(
-                engine,
-                (self.file, self.payer),
-                text()?,
-                Layout::StatusPage,
-                kind,
-                seen.capable,
-            )?;
+            let done = register(engine, Layout::StatusPage, Registration::default())?;
             let words = vec![
                 (seen.argument.wrapping_add(12), done.bit),
                 (seen.argument.wrapping_add(16), done.index),
@@ -301,14 +297,7 @@ impl Caller {
             return Err(Errno::ADDRINUSE);
         }
         let kind = Registration { persists: flags & PERSIST != 0, multi: flags & MULTI_FORMAT != 0 };
-        let done = register::register_event(
-            engine,
-            (self.file, self.payer),
-            text()?,
-            Layout::Address,
-            kind,
-            seen.capable,
-        )?;
+        let done = register(engine, Layout::Address, kind)?;
         let mut bit_write = register::register_bit(engine, requester, &done, address, bit)?;
         bit_write.op.words = vec![(seen.argument.wrapping_add(24), done.index)];
         Ok(PendingWrite::Enable { bit_write, address, bit })

@@ -145,10 +145,11 @@ fn update_enabled(user: &mut UserEvents, instances: &Instances) {
 /// Removes an event that has lost its last holder, or releases the charges of payers that do not hold it any more.
 fn drop_holder(engine: &mut Engine, event: EventId) {
     let lasts = engine.user.known.get(&event).is_none_or(|known| known.persists);
-    if !lasts && !engine.user.is_busy(event, &engine.instances) {
-        return remove(engine, event);
+    if lasts || engine.user.is_busy(event, &engine.instances) {
+        engine.user.settle_payers(event);
+    } else {
+        remove(engine, event);
     }
-    engine.user.settle_payers(event);
 }
 
 fn remove(engine: &mut Engine, event: EventId) {
@@ -169,23 +170,20 @@ fn remove(engine: &mut Engine, event: EventId) {
             engine.user.names.remove(&known.event.name);
         }
     }
-    if known.persists && known.saved {
+    if known.is_saved() {
         engine.effects.touch_by_program();
     }
     let Known { event: Event { name, multi, .. }, fields, charge, mut holders, .. } = known;
-    let payer = charge.payer();
+    let (table, payer) = (engine.registry.table_mut(), charge.payer());
     if let Some(holding) = holders.remove(&payer) {
-        engine.registry.keep_charge(event, holding.bytes);
+        table.keep_charge(event, holding.bytes);
     }
-    engine.registry.keep_charge(event, charge);
+    table.keep_charge(event, charge);
     let mut changes = EventChanges::default();
-    engine.registry.remove(event, &mut changes);
+    table.remove(event, &mut changes);
     if let Some(id) = changes.removed.last().and_then(|removed| removed.id) {
-        engine.registry.keep_definition(
-            id,
-            EventDefinition { payer, name, fields, is_multi: multi.is_some() },
-            multi,
-        );
+        let definition = EventDefinition { payer, name, fields, is_multi: multi.is_some() };
+        table.keep_definition(id, definition, multi);
     }
     changes::apply_changes(engine, changes);
 }

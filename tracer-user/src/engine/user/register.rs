@@ -9,17 +9,16 @@ use std::collections::{BTreeMap, btree_map::Entry};
 use super::{
     Engine,
     spaces::{BitWrite, Requester},
-    user_events::{EventHolder, Held, Known, UserEvents},
+    user_events::{EventHolder, Held, Known},
 };
 use crate::{
     engine::{
         command::error::{CommandError, ErrorKind},
         operations::deleted_events,
-        quota::{Charge, Kind, Quotas},
+        quota::{Charge, Kind},
         registry::{
-            EventRegistry,
             catalogue::DefinedEvent,
-            table::{EventDefinition, RevivedEvent},
+            table::{DefinitionOwner, EventDefinition, RevivedEvent},
         },
         user,
     },
@@ -41,7 +40,7 @@ pub enum Layout {
 }
 
 /// Properties of an event, if it is new.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Registration {
     /// The event stays without holders (`USER_EVENT_REG_PERSIST`).
     pub persists: bool,
@@ -73,6 +72,17 @@ struct ReservedEvent {
     holding: EventHolder,
 }
 
+/// Tries something again after ids of deleted events were released, which may be charged for records that are gone.
+fn with_released_ids<T>(
+    engine: &mut Engine,
+    attempt: impl Fn(&mut Engine) -> Result<T, CommandError>,
+) -> Result<T, CommandError> {
+    match attempt(engine) {
+        Err(_) if deleted_events::release_ids_soon(engine) => attempt(engine),
+        done => done,
+    }
+}
+
 /// An id for a new event, and the charges. A deleted event of the payer with the same name and fields that has records
 /// has its id again, and its charges: a program that starts again needs no second id for each event.
 ///
@@ -80,30 +90,17 @@ struct ReservedEvent {
 /// `EMFILE` if there are too many events (as `user_event_parse()`), `ENOMEM` if the definitions of the payer's events are
 /// too long.
 fn reserve(engine: &mut Engine, wanted: &EventDefinition) -> Result<ReservedEvent, CommandError> {
-    // Deleted events may be charged for records that are gone.
-    match reserve_new(&mut engine.registry, &engine.quotas, wanted) {
-        Err(_) if deleted_events::release_ids_soon(engine) => {
-            reserve_new(&mut engine.registry, &engine.quotas, wanted)
-        }
-        reserved => reserved,
-    }
-}
-
-fn reserve_new(
-    registry: &mut EventRegistry,
-    quotas: &Quotas,
-    wanted: &EventDefinition,
-) -> Result<ReservedEvent, CommandError> {
-    let payer = wanted.payer;
+    let (registry, quotas, payer) = (&mut engine.registry, &engine.quotas, wanted.payer);
     // An event that cannot be added must not lose the id of its records.
     if !wanted.is_multi && registry.events().has(SYSTEM, &wanted.name) {
         return Err(ErrorKind::Exists.into());
     }
     let mut revived = None;
     let bytes = || {
-        revived = registry.revive(wanted);
+        revived = registry.table_mut().revive(wanted);
         let kept = revived.as_mut().and_then(|revived| revived.take_charge(Kind::DefinitionBytes));
-        kept.map_or_else(|| definition_bytes(quotas, payer, wanted.name.len() + wanted.fields.len()), Ok)
+        let bytes = wanted.name.len() + wanted.fields.len();
+        kept.map_or_else(|| DefinitionOwner { quotas, payer }.charge(bytes), Ok)
     };
     let holding = EventHolder::new(quotas, payer, bytes)?;
     if let Some(mut revived) = revived
@@ -116,10 +113,6 @@ fn reserve_new(
     // The kernel's error for too many events.
     let id = registry.events().free_id().ok_or(ErrorKind::TooMany)?;
     Ok(ReservedEvent { id, number: None, recorded_in: Vec::new(), charge, holding })
-}
-
-fn definition_bytes(quotas: &Quotas, payer: u32, bytes: usize) -> Result<Charge, CommandError> {
-    quotas.charge(payer, Kind::DefinitionBytes, bytes).map_err(|_| ErrorKind::NoMemory.into())
 }
 
 /// Finds an event, or creates it for a payer. `saved` states whether a persistent event survives the daemon.
@@ -150,14 +143,15 @@ pub(super) fn find(
     // event without fields cannot be found by it.
     let fields = event.key();
     let definition = EventDefinition { payer, name: event.name.clone(), fields, is_multi: kind.multi };
-    let ReservedEvent { id, number, recorded_in, charge, holding } = reserve(engine, &definition)?;
+    let reserved = with_released_ids(engine, |engine| reserve(engine, &definition))?;
+    let ReservedEvent { id, number, recorded_in, charge, holding } = reserved;
     let fields = definition.fields;
     event.multi = kind.multi.then(|| number.unwrap_or(engine.user.next_multi));
     engine.user.next_multi += u64::from(kind.multi && number.is_none());
     let format = event.format(id);
     let text = format.text();
     let made = DefinedEvent { printer: Printer::fields_only(&format, engine.facts.version()), format, text };
-    let number = engine.registry.add(made)?;
+    let number = engine.registry.table_mut().events_mut().add(made)?;
     for instance in recorded_in {
         if let Some(state) = engine.instances.get_mut(instance) {
             state.recorded.insert(number);
@@ -175,7 +169,7 @@ pub(super) fn find(
     let known = Known {
         event,
         fields,
-        serial: engine.registry.count_definition(),
+        serial: engine.registry.table_mut().count_definition(),
         persists: kind.persists,
         saved,
         maker: payer,
@@ -194,43 +188,16 @@ pub(super) fn find(
 /// # Errors
 /// `EMFILE` and `ENOMEM`, as for a new event.
 fn hold(engine: &mut Engine, event: EventId, payer: u32) -> Result<(), CommandError> {
-    match charge_holder(&mut engine.user, &engine.quotas, event, payer) {
-        Err(_) if deleted_events::release_ids_soon(engine) => {
-            charge_holder(&mut engine.user, &engine.quotas, event, payer)
+    with_released_ids(engine, |engine| {
+        let quotas = &engine.quotas;
+        let known = engine.user.known.get_mut(&event).ok_or(ErrorKind::NotFound)?;
+        if let Entry::Vacant(place) = known.holders.entry(payer) {
+            let bytes = known.event.name.len() + known.fields.len();
+            let bytes = || DefinitionOwner { quotas, payer }.charge(bytes);
+            place.insert(EventHolder::new(quotas, payer, bytes)?);
         }
-        done => done,
-    }
-}
-
-fn charge_holder(
-    user: &mut UserEvents,
-    quotas: &Quotas,
-    event: EventId,
-    payer: u32,
-) -> Result<(), CommandError> {
-    let known = user.known.get_mut(&event).ok_or(ErrorKind::NotFound)?;
-    if let Entry::Vacant(place) = known.holders.entry(payer) {
-        let bytes = known.event.name.len() + known.fields.len();
-        let bytes = || definition_bytes(quotas, payer, bytes);
-        place.insert(EventHolder::new(quotas, payer, bytes)?);
-    }
-    Ok(())
-}
-
-/// Charges for an event that is about to be added to the table of a file: the payer for holding it, and the one that
-/// opened the file for the entry. `new` states whether the event was just created.
-///
-/// # Errors
-/// Those of [`hold`] and of [`super::user_events::Table::charge_entry`].
-fn charge_entry(
-    engine: &mut Engine,
-    (file, payer): (u64, u32),
-    event: EventId,
-    new: bool,
-) -> Result<Charge, CommandError> {
-    hold(engine, event, payer)?;
-    let table = engine.user.files.get(&file).ok_or(ErrorKind::BadFile)?;
-    table.charge_entry(&engine.quotas).inspect_err(|_| undo(engine, event, new))
+        Ok(())
+    })
 }
 
 /// Undoes the part of a registration before the event is added to the table.
@@ -272,7 +239,14 @@ pub(super) fn register_event(
     let event = find(engine, command, kind, payer, capable)?;
     let new = engine.user.known.len() > before;
     let place = engine.user.files.get(&file).and_then(|table| table.places.get(&event)).copied();
-    let entry = if place.is_none() { Some(charge_entry(engine, (file, payer), event, new)?) } else { None };
+    let mut entry = None;
+    if place.is_none() {
+        // The payer is charged for holding the event, and the one that opened the file for the entry.
+        hold(engine, event, payer)?;
+        let table = engine.user.files.get(&file).ok_or(ErrorKind::BadFile)?;
+        let charge = table.charge_entry(&engine.quotas).inspect_err(|_| undo(engine, event, new))?;
+        entry = Some(charge);
+    }
     let on = engine.instances.is_enabled(event);
     let user = &mut engine.user;
     let known = user.known.get_mut(&event).ok_or(ErrorKind::NotFound)?;

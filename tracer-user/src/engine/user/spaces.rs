@@ -85,7 +85,8 @@ pub(super) struct Spaces {
     keys: u64,
     /// The number of the process that accesses memory.
     generation: u64,
-    follow: Option<Tasks>,
+    /// The source of births and ends, once a process takes part.
+    pub(super) follow: Option<Tasks>,
     /// Spaces of children whose memory must be opened.
     unopened: Vec<Born>,
     check: Option<Check>,
@@ -108,15 +109,6 @@ impl Spaces {
 
     pub(super) fn memory(&self) -> Option<&ClientMemory> {
         self.memory.as_ref()
-    }
-
-    /// The source of births and ends, once a process takes part.
-    pub(super) fn followed(&self) -> Option<&Tasks> {
-        self.follow.as_ref()
-    }
-
-    pub(super) fn set_followed(&mut self, tasks: Tasks) {
-        self.follow = Some(tasks);
     }
 
     /// Whether an event has registered bits.
@@ -285,10 +277,8 @@ impl Spaces {
     /// Removes the bit at a place of a space, if it is still the same registration.
     pub(super) fn withdraw(&mut self, number: u64, address: u64, bit: u8, key: u64) {
         let known = self.all.get(&number).and_then(|space| self.lists.get(&space.list));
-        if known
-            .and_then(|enabler_list| enabler_list.enablers.get(&(address, bit)))
-            .is_none_or(|known| known.key != key)
-        {
+        let known = known.and_then(|enabler_list| enabler_list.enablers.get(&(address, bit)));
+        if known.is_none_or(|known| known.key != key) {
             return;
         }
         let Some(list) = self.own_list(number) else { return };
@@ -494,18 +484,12 @@ impl Spaces {
         let mut born = std::mem::take(&mut self.unopened);
         born.retain(|born| self.all.contains_key(&born.space));
         for Born { space: number, .. } in &born {
-            let Some((process, payer)) = self.all.get(number).map(|space| (space.process, space.payer))
-            else {
-                continue;
-            };
-            let lane = self.memory.as_ref().map(|memory| memory.lane(payer));
-            let Some(space) = self.all.get_mut(number) else { continue };
-            space.lane = lane;
+            let (Some(memory), Some(space)) = (&self.memory, self.all.get_mut(number)) else { continue };
+            let lane = memory.lane(space.payer);
+            space.lane = Some(lane);
             // The id of a process is that of its first thread. If the child executes another program by now, its
             // memory has another identity than its parent's.
-            if let (Some(memory), Some(lane)) = (&self.memory, lane) {
-                memory.open(*number, payer, process, &space.identity, lane);
-            }
+            memory.open(*number, space.payer, space.process, &space.identity, lane);
         }
         born
     }

@@ -46,7 +46,7 @@ pub(super) struct Known {
 
 impl Known {
     /// Whether it survives the daemon.
-    fn is_saved(&self) -> bool {
+    pub(super) fn is_saved(&self) -> bool {
         self.persists && self.saved
     }
 
@@ -264,19 +264,19 @@ impl UserEvents {
 
     /// The ring that becomes readable when processes with registrations change.
     pub(crate) fn ring(&self) -> Option<&crate::sys::bpf::ring::RingMemory> {
-        self.spaces.followed().map(Tasks::ring)
+        self.spaces.follow.as_ref().map(Tasks::ring)
     }
 
     /// Starts to follow processes. If this pid namespace differs from the one that programs in the kernel see,
     /// processes are not followed: the process that registered is updated, but its children are not.
     pub(super) fn follow(&mut self, facts: &Facts) {
-        if self.spaces.followed().is_some() || !ids::is_initial() {
+        if self.spaces.follow.is_some() || !ids::is_initial() {
             return;
         }
         let Some(offsets) = task_offsets(facts) else { return };
         match Tasks::follow(offsets, None) {
             Ok(tasks) => {
-                self.spaces.set_followed(tasks);
+                self.spaces.follow = Some(tasks);
                 self.new_ring = true;
             }
             Err(cause) => tracing::warn!("cannot follow processes of user events: {cause}"),

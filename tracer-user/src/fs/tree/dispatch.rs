@@ -410,7 +410,7 @@ mod tests {
         let files = ["filter", "id"].map(|name| open(&mut tree, &format!("events/user_events/first/{name}")));
         let read = |tree: &mut Tree| files.map(|handle| tree.read(handle, 0, 100).err());
         assert_eq!(read(&mut tree), [None, None]);
-        tree.engine().registry.use_up_numbers();
+        tree.engine().registry.table_mut().events_mut().use_up_numbers();
         define(&mut tree, "-:first");
         assert_eq!(
             read(&mut tree),

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::*;
-use crate::engine::{facts::Facts, saved::Saved};
+use crate::engine::{facts::Facts, quota::Quotas, saved::Saved};
 
 /// An engine for this kernel, if one can be created.
 fn engine() -> Option<Engine> {

@@ -29,8 +29,8 @@ fn spaces() -> (Spaces, ClientMemory) {
     (spaces, memory)
 }
 
-/// This process's address space under a number, as a request would provide it.
-fn own(memory: &ClientMemory) -> (u64, Seen) {
+/// This process's address space under a number, as a request of a process would provide it.
+fn own(memory: &ClientMemory, process: u32) -> (u64, Seen) {
     // A thread outside of ioctl(2) is refused, so the space is opened by its identity, like a child's.
     let (send, receive) = channel();
     let look = Look { thread: 1, payer: 0, number: 0, known: 0, structure: 0, text: Text::None };
@@ -45,7 +45,7 @@ fn own(memory: &ClientMemory) -> (u64, Seen) {
     let nothing = Op { space: number, key: 0, bit: None, words: Vec::new() };
     assert_eq!(write(memory, BitWrite { lane, op: nothing }), Ok(()));
     let seen = Seen {
-        process: std::process::id(),
+        process,
         capable: true,
         alive: true,
         identity,
@@ -109,7 +109,7 @@ fn a_registration_is_updated_and_ends_with_its_last_task() {
     let task = std::process::id();
     let word = Box::new(0_u32);
     let at = std::ptr::from_ref(&*word).expose_provenance() as u64;
-    let (look, seen) = own(&memory);
+    let (look, seen) = own(&memory, task);
     let requester = Requester { task, payer: 0, look, seen: &seen };
     spaces.identify(requester);
     let bit_write = spaces.register_bit(requester, EVENT, (at, 9), true).unwrap();
@@ -142,8 +142,7 @@ fn a_registration_is_updated_and_ends_with_its_last_task() {
 #[test]
 fn a_task_with_another_address_space_loses_its_registrations() {
     let (mut spaces, memory) = spaces();
-    let (look, seen) = own(&memory);
-    let seen = Seen { process: 5, ..seen };
+    let (look, seen) = own(&memory, 5);
     let requester = Requester { task: 5, payer: 7, look, seen: &seen };
     spaces.register_bit(requester, EVENT, (64, 0), false).unwrap();
     spaces.identify(requester);
@@ -155,8 +154,7 @@ fn a_task_with_another_address_space_loses_its_registrations() {
     let other = Seen { identity: vec![1; 16], ..seen.clone() };
     spaces.identify(Requester { seen: &other, ..requester });
     assert!(!spaces.has(5, 64, 0));
-    let (look, seen) = own(&memory);
-    let seen = Seen { process: 5, ..seen };
+    let (look, seen) = own(&memory, 5);
     spaces.register_bit(Requester { look, seen: &seen, ..requester }, EVENT, (64, 0), false).unwrap();
     let dead = Seen { alive: false, ..seen };
     spaces.identify(Requester { seen: &dead, ..requester });
@@ -167,7 +165,7 @@ fn a_task_with_another_address_space_loses_its_registrations() {
 fn a_child_that_executes_another_program_has_no_registrations() {
     let (mut spaces, memory) = spaces();
     let task = std::process::id();
-    let (look, seen) = own(&memory);
+    let (look, seen) = own(&memory, task);
     let requester = Requester { task, payer: 0, look, seen: &seen };
     spaces.register_bit(requester, EVENT, (64, 0), false).unwrap();
     let mut child = std::process::Command::new("cat");
@@ -191,8 +189,7 @@ fn a_child_that_executes_another_program_has_no_registrations() {
 #[test]
 fn the_addresses_of_a_payer_are_limited() {
     let (mut spaces, memory) = spaces();
-    let (look, seen) = own(&memory);
-    let seen = Seen { process: 5, ..seen };
+    let (look, seen) = own(&memory, 5);
     let requester = Requester { task: 5, payer: 7, look, seen: &seen };
     let limit = Kind::Enablers.limits().per_payer as u64;
     for at in 0..limit {
@@ -208,15 +205,13 @@ fn the_addresses_of_a_payer_are_limited() {
 #[test]
 fn a_process_does_not_get_the_lane_of_another_with_its_id() {
     let (mut spaces, memory) = spaces();
-    let (look, seen) = own(&memory);
-    let seen = Seen { process: 5, ..seen };
+    let (look, seen) = own(&memory, 5);
     let first = Requester { task: 5, payer: 7, look, seen: &seen };
     let old = spaces.register_bit(first, EVENT, (64, 0), false).unwrap();
     // A process that shares the memory outlives the first one, whose id a process of root's gets.
     spaces.take(birth(5, 6, 1));
     spaces.gone(5);
-    let (look, seen) = own(&memory);
-    let seen = Seen { process: 5, ..seen };
+    let (look, seen) = own(&memory, 5);
     let later = Requester { task: 5, payer: 0, look, seen: &seen };
     let new = spaces.register_bit(later, EVENT, (64, 0), false).unwrap();
     assert_ne!(new.lane, old.lane);
@@ -227,8 +222,7 @@ fn a_process_does_not_get_the_lane_of_another_with_its_id() {
 
 /// A process (5, of payer 7) with registrations for some addresses.
 fn asked_much(spaces: &mut Spaces, memory: &ClientMemory, addresses: u32) -> Seen {
-    let (look, seen) = own(memory);
-    let seen = Seen { process: 5, ..seen };
+    let (look, seen) = own(memory, 5);
     let requester = Requester { task: 5, payer: 7, look, seen: &seen };
     for at in 0..addresses {
         spaces.register_bit(requester, EventId::new(at % 500), (u64::from(at) * 8, 0), false).unwrap();
@@ -296,8 +290,7 @@ fn a_child_has_its_own_copy() {
 #[test]
 fn every_process_that_takes_part_counts() {
     let (mut spaces, memory) = spaces();
-    let (look, seen) = own(&memory);
-    let seen = Seen { process: 5, ..seen };
+    let (look, seen) = own(&memory, 5);
     spaces.register_bit(Requester { task: 5, payer: 7, look, seen: &seen }, EVENT, (64, 0), false).unwrap();
     let limit = Kind::AddressSpaces.limits().per_payer;
     // Processes that share its memory as well as those that do not.
