@@ -10,6 +10,7 @@ use crate::{
     engine::{
         command::error::{CommandError, ErrorKind},
         facts::MARK_WRITER,
+        records::common::{common_fields, kind_of},
         registry::catalogue::Events,
     },
     event::EventId,
@@ -78,12 +79,10 @@ impl Writer {
 
 /// Name and CPU in a `stat` file (proc(5)): the second word, in parentheses and with any content, and the 39th.
 fn from_stat(stat: &[u8]) -> Option<([u8; 16], u32)> {
-    let (begin, end) =
-        (stat.iter().position(|byte| *byte == b'(')?, stat.iter().rposition(|byte| *byte == b')')?);
-    let name = stat.get(begin + 1..end)?;
+    let begin = stat.iter().position(|byte| *byte == b'(')? + 1;
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
     let mut comm = [0; 16];
-    let length = comm.len() - 1;
-    comm.iter_mut().zip(name.iter().take(length)).for_each(|(to, byte)| *to = *byte);
+    comm.iter_mut().take(15).zip(stat.get(begin..end)?).for_each(|(to, byte)| *to = *byte);
     let behind = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
     Some((comm, behind.split_whitespace().nth(36)?.parse().ok()?))
 }
@@ -110,9 +109,7 @@ impl Mark {
         page: PageSize,
     ) -> Result<Written, CommandError> {
         let longest = Page::longest(page);
-        let mut record = kind.to_ne_bytes().to_vec();
-        record.extend([0, 0]);
-        record.extend(pid.to_ne_bytes());
+        let mut record = common_fields(kind, pid).to_vec();
         let taken = match self {
             Self::Text => {
                 // A newline and a NUL are added.
@@ -169,8 +166,7 @@ impl Mark {
         line::lead(out, options, record, stamp, tasks);
         if options.fields && !options.raw {
             // The kernel looks for the common fields at the place of other events' fields.
-            let kind = record.first_chunk().map_or(0, |kind| u16::from_ne_bytes(*kind));
-            return out.extend(format!("UNKNOWN TYPE {kind}\n").bytes());
+            return out.extend(format!("UNKNOWN TYPE {}\n", kind_of(record)).bytes());
         }
         match self {
             Self::Text => {

@@ -18,7 +18,10 @@ use crate::{
     buffer::{PageSize, clock::monotonic},
     engine::{
         command::error::{CommandError, ErrorKind},
-        records::mark::{Mark, Writer, Written},
+        records::{
+            common::pid_of,
+            mark::{Mark, Writer, Written},
+        },
         tasks::{TaskNames, thread_group},
     },
 };
@@ -102,8 +105,7 @@ impl Marks {
         let rules = state.rules.as_ref()?;
         let [text, raw] = rules.kinds;
         let kind = if mark == Mark::Raw { raw } else { text };
-        let made = mark.record(written, kind, rules.ip, writer.pid, rules.page);
-        let Written { record, taken } = match made {
+        let Written { record, taken } = match mark.record(written, kind, rules.ip, writer.pid, rules.page) {
             Ok(made) => made,
             Err(error) => return Some(Err(error)),
         };
@@ -182,9 +184,8 @@ impl Waiting {
 
     /// The record, after its writer's name was stored.
     pub(crate) fn enter(self, tasks: &mut TaskNames) -> Vec<u8> {
-        let pid = self.record.get(4..8).and_then(|pid| pid.try_into().ok()).map_or(0, i32::from_ne_bytes);
         let comm = self.comm.split(|byte| *byte == 0).next().unwrap_or_default();
-        tasks.record_known(pid, comm, self.group);
+        tasks.record_known(pid_of(&self.record), comm, self.group);
         self.record
     }
 }

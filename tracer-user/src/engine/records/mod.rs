@@ -1,5 +1,6 @@
 //! Records on their way from the rings to readers: intake, marks, names of threads, stacks, text.
 
+pub(crate) mod common;
 pub(crate) mod mark;
 pub(crate) mod marks;
 pub(crate) mod names;

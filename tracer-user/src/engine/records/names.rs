@@ -7,6 +7,7 @@ use crate::{
     engine::{
         attachments::session::{Scope, SessionFactory},
         facts::Facts,
+        records::common::kind_of,
         tasks::{NameEvent, TaskNames},
     },
     event::{Format, Slot},
@@ -92,8 +93,7 @@ impl Names {
         let Self { drain, events, .. } = self;
         // In order of time: a thread may get its first name on one CPU and the next on another.
         drain.finish(|record| {
-            let kind = record.payload.first_chunk().map_or(0, |kind| u16::from_ne_bytes(*kind));
-            events.learn(kind, record.payload, tasks);
+            events.learn(kind_of(record.payload), record.payload, tasks);
         });
     }
 }

@@ -29,6 +29,7 @@ use crate::{
         facts::Facts,
         instances::instance::Instance,
         records::{
+            common::{kind_of, pid_of},
             marks::{Marks, Waiting},
             stack,
         },
@@ -109,7 +110,7 @@ fn collect_part(engine: &mut Engine, instance: InstanceId, part: &mut Part) -> O
         return Some(u64::MAX);
     };
     let mut intake = RecordIntake { tasks: Arc::make_mut(&mut engine.tasks), facts: &engine.facts, stacks };
-    part.begin();
+    part.since = Instant::now();
     let horizon = if state.armed || state.clock == Clock::Counter {
         in_order(state, session, &mut intake, part).then_some(u64::MAX)
     } else {
@@ -190,10 +191,6 @@ impl Part {
         Self { cpus, until: monotonic(), complete: Some(begun), since: Instant::now(), records: 0 }
     }
 
-    fn begin(&mut self) {
-        self.since = Instant::now();
-    }
-
     /// Whether the step has lasted long enough; called for every record.
     fn is_over(&mut self) -> bool {
         self.records += 1;
@@ -204,16 +201,11 @@ impl Part {
 /// Reads the bytes of one CPU's ring that waited at the start. Returns whether the step ended before that, and
 /// whether the next record is still being written.
 fn drain(ring: &mut CpuRing, cpu: usize, part: &mut Part, mut take: impl FnMut(u64, &[u8])) -> (bool, bool) {
-    let Some(place) = part.cpus.get_mut(cpu) else { return (false, false) };
-    let (mut left, mut last) = *place;
-    let (until, since, mut records, mut over) = (part.until, part.since, 0_u32, false);
+    let Some((mut left, mut last)) = part.cpus.get(cpu).copied() else { return (false, false) };
+    let mut over = false;
     let how = ring.drain(|stamp, payload| {
-        records += 1;
-        if left == 0 || (records.is_multiple_of(RECORDS) && since.elapsed() > STEP) {
-            over = left > 0;
-            return Seen::Left;
-        }
-        if stamp > until {
+        over = left > 0 && part.is_over();
+        if over || left == 0 || stamp > part.until {
             return Seen::Left;
         }
         take(stamp, payload);
@@ -221,7 +213,9 @@ fn drain(ring: &mut CpuRing, cpu: usize, part: &mut Part, mut take: impl FnMut(u
         left = left.saturating_sub(record_words(payload.len() as u64) * 8);
         Seen::Taken
     });
-    *place = (left, last);
+    if let Some(place) = part.cpus.get_mut(cpu) {
+        *place = (left, last);
+    }
     (over, how == Drained::Busy)
 }
 
@@ -438,13 +432,4 @@ fn settle(queue: &mut RingQueue, marks: &Marks, intake: &mut RecordIntake<'_>, p
 fn is_event(payload: &[u8], stacks: [u16; 2]) -> bool {
     let kind = kind_of(payload);
     kind < control::FIRST && !stacks.contains(&kind)
-}
-
-fn kind_of(payload: &[u8]) -> u16 {
-    payload.first_chunk().map_or(0, |kind| u16::from_ne_bytes(*kind))
-}
-
-/// Thread of a record.
-fn pid_of(payload: &[u8]) -> i32 {
-    payload.get(4..).and_then(<[u8]>::first_chunk).map_or(0, |pid| i32::from_ne_bytes(*pid))
 }

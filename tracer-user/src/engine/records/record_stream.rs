@@ -6,10 +6,17 @@
 
 use std::{ops::ControlFlow, sync::Arc};
 
-use tracer_abi::{COMMON_SIZE, control};
+use tracer_abi::control;
 
 use crate::{
-    engine::{facts::Facts, records::names::NameEvents, tasks::TaskNames},
+    engine::{
+        facts::Facts,
+        records::{
+            common::{kind_of, pid_of},
+            names::NameEvents,
+        },
+        tasks::TaskNames,
+    },
     render::{Printer, RecordSink, RecordView, line::Stamp},
     ring::{Drain, Record},
 };
@@ -82,11 +89,7 @@ impl RecordStream {
     ) -> ControlFlow<()> {
         let Self { names, printers, by_kind, wants_groups, taken, is_full } = self;
         let pass_on = |record: Record<'_>| {
-            // The drain passes on no shorter records.
-            let Some([low, high, _, _, pid @ ..]) = record.payload.first_chunk::<COMMON_SIZE>() else {
-                return;
-            };
-            let kind = u16::from_ne_bytes([*low, *high]);
+            let kind = kind_of(record.payload);
             if kind >= control::FIRST {
                 *taken += u64::from(names.learn(kind, record.payload, tasks));
                 return;
@@ -100,7 +103,7 @@ impl RecordStream {
             if *is_full {
                 return;
             }
-            tasks.look_up(i32::from_ne_bytes(*pid), *wants_groups);
+            tasks.look_up(pid_of(record.payload), *wants_groups);
             let stamp = Stamp { cpu: record.cpu, time: record.time };
             let view = RecordView { stamp, payload: record.payload, printer, tasks, env: facts };
             *is_full = sink.record(&view).is_break();

@@ -17,6 +17,7 @@ use crate::{
         facts::Facts,
         instances::Instances,
         records::{
+            common::kind_of,
             mark,
             objects::{Maps, Objects},
         },
@@ -249,11 +250,6 @@ impl<'a> Style<'a> {
             LinePrinter::Stack(stack) => out.with(|out| stack.line(out, options, payload, stamp, tasks, env)),
         }
     }
-}
-
-/// The kind of a record.
-fn kind_of(payload: &[u8]) -> u16 {
-    payload.first_chunk().map_or(0, |kind| u16::from_ne_bytes(*kind))
 }
 
 /// The text of `trace`: the records at the time of opening, rendered as they are read.

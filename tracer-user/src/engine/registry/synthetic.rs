@@ -9,6 +9,7 @@ use crate::{
     engine::{
         command::error::{CommandError, ErrorKind},
         facts::Facts,
+        records::common::common_fields,
         registry::{
             catalogue::{DefinedEvent, Events},
             table::{DefinitionOwner, EventChanges, EventTable},
@@ -193,9 +194,7 @@ impl SyntheticEvents {
         let known = self.find(name).ok_or(ErrorKind::Gone)?;
         let id = events.try_format(event, facts)?.id;
         let mut record = known.encode(values).ok_or(ErrorKind::Invalid)?;
-        let ([low, high], pid) = (id.to_ne_bytes(), pid.to_ne_bytes());
-        let head = record.first_chunk_mut::<{ tracer_abi::COMMON_SIZE }>().ok_or(ErrorKind::Invalid)?;
-        *head = [low, high, 0, 0, pid[0], pid[1], pid[2], pid[3]];
+        *record.first_chunk_mut().ok_or(ErrorKind::Invalid)? = common_fields(id, pid);
         Ok(record)
     }
 }

@@ -10,7 +10,7 @@ use crate::{
         command::error::{CommandError, ErrorKind},
         dependents,
         instances::Status,
-        records::mark::Writer,
+        records::{common::common_fields, mark::Writer},
     },
     event::InstanceId,
 };
@@ -39,12 +39,8 @@ pub(crate) fn write(
     if payload.len() < known.event.min_size() {
         return Err(ErrorKind::Invalid.into());
     }
-    let on: Vec<InstanceId> = engine
-        .instances
-        .iter()
-        .filter(|(_, state)| state.is_enabled(event))
-        .map(|(instance, _)| instance)
-        .collect();
+    let on = engine.instances.iter().filter(|(_, state)| state.is_enabled(event));
+    let on: Vec<InstanceId> = on.map(|(instance, _)| instance).collect();
     if on.is_empty() {
         return if held.first_age { Ok(written.len()) } else { Err(ErrorKind::BadFile.into()) };
     }
@@ -52,11 +48,7 @@ pub(crate) fn write(
         return Err(ErrorKind::NotFound.into());
     };
     let writer = Writer::again(thread, &mut table.writer);
-    let mut record = Vec::with_capacity(tracer_abi::COMMON_SIZE + payload.len());
-    record.extend(id.to_ne_bytes());
-    record.extend([0, 0]);
-    record.extend(writer.pid.to_ne_bytes());
-    record.extend_from_slice(payload);
+    let record = [&common_fields(id, writer.pid), payload].concat();
     let sound = known.event.is_sound(&record);
     let mut faulted = false;
     for instance in on {
