@@ -106,7 +106,6 @@ impl Caller {
             let known = engine.user.spaces.known(self.task);
             let Some(memory) = engine.user.spaces.memory().cloned() else { return answer(Err(Errno::NOMEM)) };
             let patience = if known.is_some_and(|(_, stuck)| stuck) { PATIENCE_OF_STUCK } else { PATIENCE };
-            let deadline = Instant::now() + patience;
             let look = Look {
                 thread: self.task,
                 payer: self.payer,
@@ -115,20 +114,11 @@ impl Caller {
                 structure,
                 text,
             };
-            let its = memory.clone();
-            let then = move |id, seen: Result<Seen, Errno>| match seen {
-                Ok(seen) => {
-                    let access = Arc::clone(&then);
-                    then(Box::new(move |engine| {
-                        self.resume(request, engine, &its, (id, &seen), deadline, access, answer);
-                    }));
-                }
-                Err(errno) => {
-                    its.forget(id);
-                    answer(Err(errno));
-                }
-            };
-            memory.look(look, deadline, Box::new(then));
+            let deadline = Instant::now() + patience;
+            let (caller, access) = (self, then);
+            let pending =
+                PendingRequest { caller, request, memory: memory.clone(), deadline, access, answer };
+            memory.look(look, deadline, Box::new(move |id, seen| pending.resume(id, seen)));
         }));
     }
 
@@ -149,11 +139,11 @@ impl Caller {
     /// location of a text.
     fn parts(&self, request: Request) -> Result<(u16, Text), Errno> {
         let size = u32::from_ne_bytes([self.head[0], self.head[1], self.head[2], self.head[3]]);
-        let known = match request {
+        let (known, text) = match request {
             Request::Delete => return Ok((0, Text::Argument)),
-            Request::Register if size as usize == OLD => OLD,
-            Request::Register => NEW,
-            Request::Unregister => UNREGISTER,
+            Request::Register if size as usize == OLD => (OLD, Text::At(4)),
+            Request::Register => (NEW, Text::At(16)),
+            Request::Unregister => (UNREGISTER, Text::None),
         };
         if size > STRUCTURE_MAX {
             return Err(Errno::TOOBIG);
@@ -161,84 +151,7 @@ impl Caller {
         if (size as usize) < known {
             return Err(Errno::INVAL);
         }
-        let text = match known {
-            OLD => Text::At(4),
-            NEW => Text::At(16),
-            _ => Text::None,
-        };
         Ok((size as u16, text))
-    }
-
-    /// Continues a request after the inspection.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "called once, with the state of a request and where it continues"
-    )]
-    fn resume(
-        self,
-        request: Request,
-        engine: &mut Engine,
-        memory: &ClientMemory,
-        (id, seen): (u64, &Seen),
-        deadline: Instant,
-        access: Access,
-        answer: Answer,
-    ) {
-        user::learn(engine);
-        let requester = Requester { task: self.task, payer: self.payer, look: id, seen };
-        engine.user.spaces.identify(requester);
-        let last = self.apply(request, engine, requester);
-        if !(engine.user.spaces.has_space(id) || matches!(last, Ok(Some(PendingWrite::Words(_))))) {
-            memory.forget(id);
-        }
-        match last {
-            // The owner queues the write, so that writes have the order of the requests.
-            Ok(Some(last)) => self.write(last, memory, deadline, access, answer),
-            Ok(None) => answer(Ok(())),
-            Err(errno) => answer(Err(errno)),
-        }
-    }
-
-    /// Performs the remaining write, then answers.
-    fn write(
-        self,
-        last: PendingWrite,
-        memory: &ClientMemory,
-        deadline: Instant,
-        access: Access,
-        answer: Answer,
-    ) {
-        match last {
-            PendingWrite::Enable { bit_write, address, bit } => {
-                let (space, key) = (bit_write.op.space, bit_write.op.key);
-                let then =
-                    move |done: Result<(), Errno>| {
-                        if done.is_err() {
-                            access(Box::new(move |engine| {
-                                engine.user.spaces.withdraw(space, address, bit, key);
-                            }));
-                        }
-                        // The kernel's errors for memory that it cannot write (`user_events_ioctl_reg()`).
-                        answer(done.map_err(|errno| {
-                            if errno == Errno::TIMEDOUT { Errno::FAULT } else { Errno::NOMEM }
-                        }));
-                    };
-                memory.request(bit_write.lane, bit_write.op, deadline, Box::new(then));
-            }
-            PendingWrite::Clear(bit_write) => {
-                let then = move |done: Result<(), Errno>| answer(done.map_err(|_| Errno::FAULT));
-                memory.request(bit_write.lane, bit_write.op, deadline, Box::new(then));
-            }
-            PendingWrite::Words(op) => {
-                let (lane, its, space) = (memory.lane(self.payer), memory.clone(), op.space);
-                let then = move |_| {
-                    its.forget(space);
-                    answer(Ok(()));
-                };
-                memory.request(lane, op, deadline, Box::new(then));
-                memory.close_lane(lane);
-            }
-        }
     }
 
     /// Applies the request in the engine. Returns the remaining write.
@@ -301,6 +214,79 @@ impl Caller {
         let mut bit_write = register::register_bit(engine, requester, &done, address, bit)?;
         bit_write.op.words = vec![(seen.argument.wrapping_add(24), done.index)];
         Ok(PendingWrite::Enable { bit_write, address, bit })
+    }
+}
+
+/// A request whose caller is inspected.
+struct PendingRequest {
+    caller: Caller,
+    request: Request,
+    memory: ClientMemory,
+    deadline: Instant,
+    access: Access,
+    answer: Answer,
+}
+
+impl PendingRequest {
+    /// Continues after the inspection, which has this number.
+    fn resume(self, id: u64, seen: Result<Seen, Errno>) {
+        let access = Arc::clone(&self.access);
+        match seen {
+            Ok(seen) => access(Box::new(move |engine| self.apply(engine, id, &seen))),
+            Err(errno) => {
+                self.memory.forget(id);
+                (self.answer)(Err(errno));
+            }
+        }
+    }
+
+    fn apply(self, engine: &mut Engine, id: u64, seen: &Seen) {
+        user::learn(engine);
+        let Caller { task, payer, .. } = self.caller;
+        let requester = Requester { task, payer, look: id, seen };
+        engine.user.spaces.identify(requester);
+        let last = self.caller.apply(self.request, engine, requester);
+        if !(engine.user.spaces.has_space(id) || matches!(last, Ok(Some(PendingWrite::Words(_))))) {
+            self.memory.forget(id);
+        }
+        match last {
+            // The owner queues the write, so that writes have the order of the requests.
+            Ok(Some(last)) => self.write(last),
+            Ok(None) => (self.answer)(Ok(())),
+            Err(errno) => (self.answer)(Err(errno)),
+        }
+    }
+
+    /// Performs the remaining write, then answers.
+    fn write(self, last: PendingWrite) {
+        let Self { caller, memory, deadline, access, answer, .. } = self;
+        match last {
+            PendingWrite::Enable { bit_write: BitWrite { lane, op }, address, bit } => {
+                let (space, key) = (op.space, op.key);
+                let then = move |done: Result<(), Errno>| {
+                    if done.is_err() {
+                        access(Box::new(move |engine| engine.user.spaces.withdraw(space, address, bit, key)));
+                    }
+                    // The kernel's errors for memory that it cannot write (`user_events_ioctl_reg()`).
+                    let error = |errno| if errno == Errno::TIMEDOUT { Errno::FAULT } else { Errno::NOMEM };
+                    answer(done.map_err(error));
+                };
+                memory.request(lane, op, deadline, Box::new(then));
+            }
+            PendingWrite::Clear(BitWrite { lane, op }) => {
+                let then = move |done: Result<(), Errno>| answer(done.map_err(|_| Errno::FAULT));
+                memory.request(lane, op, deadline, Box::new(then));
+            }
+            PendingWrite::Words(op) => {
+                let (lane, its, space) = (memory.lane(caller.payer), memory.clone(), op.space);
+                let then = move |_| {
+                    its.forget(space);
+                    answer(Ok(()));
+                };
+                memory.request(lane, op, deadline, Box::new(then));
+                memory.close_lane(lane);
+            }
+        }
     }
 }
 
