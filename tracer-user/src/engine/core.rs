@@ -151,5 +151,5 @@ fn engine_of(
 /// added because they are recorded.
 pub(crate) fn for_recording(facts: Arc<Facts>) -> Engine {
     let attachments = Attachments::default();
-    engine_of(facts, EventRegistry::empty(), attachments, TraceOptions::named(""))
+    engine_of(facts, EventRegistry::default(), attachments, TraceOptions::named(""))
 }

@@ -41,7 +41,7 @@ pub fn emit(
     writer: Writer,
 ) -> Result<(), CommandError> {
     let event = engine.registry.synthetic().number(name).ok_or(ErrorKind::NotFound)?;
-    let record = engine.registry.synthetic_record(event, values, writer.pid, &engine.facts)?;
+    let record = engine.registry.synthetic().record(event, values, writer.pid, engine.registry.events())?;
     let all: Vec<InstanceId> = engine.instances.ids();
     for instance in all {
         emit_record(engine, instance, event, &record, writer);
@@ -72,7 +72,7 @@ pub(crate) fn emit_in(
     if !engine.status(instance).is_some_and(|status| status.records()) {
         return Err(ErrorKind::Invalid.into());
     }
-    let record = engine.registry.synthetic_record(event, values, writer.pid, &engine.facts)?;
+    let record = engine.registry.synthetic().record(event, values, writer.pid, engine.registry.events())?;
     emit_record(engine, instance, event, &record, writer);
     Ok(())
 }

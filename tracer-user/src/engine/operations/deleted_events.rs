@@ -91,10 +91,9 @@ mod tests {
             facts::Facts,
             operations::{changes::apply_changes, lifecycle},
             quota::Kind,
-            registry::{catalogue::DefinedEvent, table::EventChanges},
+            registry::{catalogue, table::EventChanges},
         },
-        event::{EventId, Format},
-        render::Printer,
+        event::EventId,
     };
 
     const UID: u32 = 7;
@@ -113,9 +112,7 @@ mod tests {
         release_ids(engine);
         let charge = engine.quotas.charge(UID, Kind::UserEvents, 1).unwrap();
         let id = engine.registry.events().free_id().unwrap();
-        let text = format!("name: {name}\nID: {id}\nformat:\n\nprint fmt: \"\"\n");
-        let format = Format::parse("mine", &text).unwrap();
-        let made = DefinedEvent { printer: Printer::compile(&format, &()), format, text };
+        let made = catalogue::made("mine", name, id);
         let event = engine.registry.table_mut().events_mut().add(made).unwrap();
         engine.registry.table_mut().keep_charge(event, charge);
         (event, id)

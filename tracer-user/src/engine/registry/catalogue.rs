@@ -417,6 +417,14 @@ impl Events {
     }
 }
 
+/// An event without fields.
+#[cfg(test)]
+pub(crate) fn made(system: &str, name: &str, id: u16) -> DefinedEvent {
+    let text = format!("name: {name}\nID: {id}\nformat:\n\nprint fmt: \"\"\n");
+    let format = Format::parse(system, &text).unwrap();
+    DefinedEvent { printer: Printer::compile(&format, &()), format, text }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -445,12 +453,6 @@ mod tests {
         if let Some(id) = events.retire(event) {
             events.release_id(id, false);
         }
-    }
-
-    fn made(system: &str, name: &str, id: u16) -> DefinedEvent {
-        let text = format!("name: {name}\nID: {id}\nformat:\n\nprint fmt: \"\"\n");
-        let format = Format::parse(system, &text).unwrap();
-        DefinedEvent { printer: Printer::compile(&format, &()), format, text }
     }
 
     #[test]

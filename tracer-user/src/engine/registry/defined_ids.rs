@@ -94,13 +94,12 @@ impl DefinedIds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Format;
+    use crate::engine::registry::catalogue;
 
     const FIRST: u16 = DEFINED_IDS.start;
 
     fn printer(id: u16) -> Arc<Printer> {
-        let text = format!("name: x\nID: {id}\nformat:\n\nprint fmt: \"\"\n");
-        Arc::new(Printer::compile(&Format::parse("mine", &text).unwrap(), &()))
+        Arc::new(catalogue::made("mine", "x", id).printer)
     }
 
     fn take(ids: &mut DefinedIds, number: u32) -> u16 {

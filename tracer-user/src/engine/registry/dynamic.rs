@@ -62,7 +62,6 @@ impl DynamicEvents {
         on.filter_map(|probe| Some((self.number(probe)?, probe.clone()))).collect()
     }
 
-    /// Numbers of all dynamic events.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = EventId> {
         self.numbers.values().copied()
     }
@@ -76,7 +75,6 @@ impl DynamicEvents {
         self.set.probes()
     }
 
-    /// Hits and misses of the probes.
     pub(crate) fn profile(&self) -> &Profile {
         &self.profile
     }
@@ -153,10 +151,7 @@ pub(crate) struct LinePlanner {
 }
 
 impl LinePlanner {
-    /// Plans the effect of a line.
-    ///
-    /// # Errors
-    /// The kernel's error for that line.
+    /// Plans the effect of a line, or returns the kernel's error for it.
     pub(crate) fn plan(&self, line: &Line<'_>, file: File, files: &Files) -> Result<Planned, Refusal> {
         self.set.plan(line, file, &self.machine(files))
     }
@@ -170,14 +165,11 @@ impl LinePlanner {
     fn machine<'a>(&'a self, files: &'a Files) -> Machine<'a> {
         // Of dynamic events, only those of functions and tracepoints can be targets of event probes
         // (`find_and_get_event()`, kernel/trace/trace_eprobe.c of 6.12).
-        let closed: HashSet<(String, String)> = self
-            .set
-            .probes()
-            .iter()
-            .map(|defined| &defined.probe.event)
-            .filter(|event| event.kind() != Kind::Fprobe)
-            .map(|event| (event.group.clone(), event.name.clone()))
-            .collect();
+        let set = Arc::clone(&self.set);
+        let is_closed = move |system: &str, name: &str| {
+            let mut probes = set.probes().iter().map(|defined| &defined.probe.event);
+            probes.any(|own| own.kind() != Kind::Fprobe && own.group == system && own.name == name)
+        };
         let (facts, events, all) = (&self.facts, Arc::clone(&self.events), Arc::clone(&self.events));
         let known = Arc::clone(facts);
         let check = move |format: &Format, text: &[u8]| -> Result<(), FilterError> {
@@ -185,10 +177,8 @@ impl LinePlanner {
         };
         let made = move |system: &str, name: &str| {
             let event = events.find(events.find_system(system)?, name)?;
-            if closed.contains(&(system.to_owned(), name.to_owned())) {
-                return None;
-            }
-            events.known_format(event).filter(|_| events.is_made(event)).cloned()
+            let format = events.known_format(event).filter(|_| events.is_made(event));
+            format.filter(|_| !is_closed(system, name)).cloned()
         };
         let machine = Machine::running(facts.btf(), Some(&facts.tracefs))
             .with_symbols(Box::new(|| facts.symbols()))
@@ -217,7 +207,7 @@ impl DynamicEvents {
         let set = self.set_mut();
         set.number_from(table.definitions());
         match planned.map_err(NotApplied::from).and_then(|planned| set.apply_plan(planned, line, file)) {
-            Ok(Change::Nothing) => Ok(()),
+            Ok(Change::Nothing) => {}
             Ok(Change::Added { new_event }) => {
                 table.count_definition();
                 let added = self.added(new_event, line.text().len(), (table, owner), changes);
@@ -226,17 +216,15 @@ impl DynamicEvents {
                 {
                     self.set_mut().remove(last);
                 }
-                added
+                added?;
             }
-            Ok(Change::Deleted(gone)) => {
-                self.deleted(&gone, table, changes);
-                Ok(())
-            }
+            Ok(Change::Deleted(gone)) => self.deleted(&gone, table, changes),
             Err(NotApplied { refusal, deleted }) => {
                 self.deleted(&deleted, table, changes);
-                Err(refusal.into())
+                return Err(refusal.into());
             }
         }
+        Ok(())
     }
 
     /// As [`EventRegistry::clear_probes`](super::EventRegistry::clear_probes).

@@ -22,10 +22,7 @@ use crate::{
             table::{DefinitionOwner, EventChanges, EventTable},
         },
     },
-    event::{
-        Catalogue, EventId,
-        synthetic::{SYSTEM, Value},
-    },
+    event::{Catalogue, EventId, synthetic::SYSTEM},
     kernel::{Error, modules},
     lang::{
         define::{File, Line, Planned, Refusal},
@@ -34,8 +31,8 @@ use crate::{
     },
 };
 
-/// All events.
-#[derive(Debug)]
+/// All events; none by default.
+#[derive(Debug, Default)]
 pub struct EventRegistry {
     table: EventTable,
     dynamic: DynamicEvents,
@@ -53,22 +50,7 @@ impl EventRegistry {
     pub(crate) fn read(facts: &Facts) -> Result<Self, Error> {
         // First, so that no change is missed.
         let modules = modules::Changes::watch();
-        Ok(Self { modules, ..Self::of(Events::read(facts)?) })
-    }
-
-    /// No events.
-    pub(crate) fn empty() -> Self {
-        Self::of(Events::of([]))
-    }
-
-    fn of(events: Events) -> Self {
-        Self {
-            table: EventTable::new(events),
-            dynamic: DynamicEvents::default(),
-            synthetic: SyntheticEvents::default(),
-            programs: ProgramEvents::default(),
-            modules: None,
-        }
+        Ok(Self { modules, table: EventTable::new(Events::read(facts)?), ..Self::default() })
     }
 
     /// The catalogue, with what belongs to definitions.
@@ -144,10 +126,7 @@ impl EventRegistry {
         self.dynamic.apply_plan(planned, line, (&mut self.table, owner), changes)
     }
 
-    /// Deletes all probes of a file.
-    ///
-    /// # Errors
-    /// `EBUSY` if one is in use; then none is deleted.
+    /// Deletes all probes of a file, or none with `EBUSY` if one is in use.
     pub(crate) fn clear_probes(
         &mut self,
         file: File,
@@ -170,10 +149,7 @@ impl EventRegistry {
         self.synthetic.apply(line, (&mut self.table, owner), facts, changes)
     }
 
-    /// Deletes a synthetic event.
-    ///
-    /// # Errors
-    /// `EBUSY` if it is in use.
+    /// Deletes a synthetic event; `EBUSY` if it is in use.
     pub(crate) fn delete_synthetic(
         &mut self,
         name: &str,
@@ -193,24 +169,7 @@ impl EventRegistry {
         self.synthetic.names().iter().try_for_each(|name| self.delete_synthetic(name, changes))
     }
 
-    /// The record of a synthetic event that a thread emits.
-    ///
-    /// # Errors
-    /// `ENODEV` for a deleted event, `EINVAL` for values that do not match its fields.
-    pub(crate) fn synthetic_record(
-        &self,
-        event: EventId,
-        values: &[Value<'_>],
-        pid: u32,
-        facts: &Facts,
-    ) -> Result<Vec<u8>, CommandError> {
-        self.synthetic.record(event, values, pid, (self.table.events(), facts))
-    }
-
-    /// Deletes all probes and synthetic events, in the order of their definition up to the first one in use.
-    ///
-    /// # Errors
-    /// `EBUSY` if one is in use.
+    /// Deletes all probes and synthetic events, in the order of their definition up to the first one in use (`EBUSY`).
     pub(crate) fn clear_definitions(&mut self, changes: &mut EventChanges) -> Result<(), CommandError> {
         let probes = self.dynamic.probes().iter();
         let mut all: Vec<(u64, Option<String>)> = probes.map(|defined| (defined.serial, None)).collect();
@@ -236,8 +195,7 @@ impl EventRegistry {
     /// # Errors
     /// The error of the first refused line: `EINVAL` for a file without events and for a relative path, `EEXIST` for
     /// an event whose name exists, `EBUSY` for events in use, `ENOMEM` if the client has reached its limit of definitions,
-    /// and the error of opening the file. `files` are those of
-    /// [`program_files`](super::program_files).
+    /// and the error of opening the file. `files` are those of [`program_files`](super::program_files).
     pub(crate) fn apply_programs(
         &mut self,
         written: Option<(&[u8], &Files, DefinitionOwner<'_>)>,

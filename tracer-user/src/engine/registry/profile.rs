@@ -22,7 +22,6 @@ pub(crate) type BySerial = HashMap<u64, Count>;
 /// The counts of an event's probes in an instance; `None` if they are not attached.
 pub(crate) type ProbeCounts<'a> = &'a dyn Fn(InstanceId, EventId) -> Option<BySerial>;
 
-/// The counts of all probes.
 #[derive(Debug, Default)]
 pub(crate) struct Profile {
     /// By event: the counts of instances that no longer count.
@@ -37,7 +36,6 @@ impl Profile {
         self.counting.entry(event).or_insert((instance, BySerial::new()));
     }
 
-    /// Whether an instance counts for an event.
     pub(crate) fn is_counting(&self, event: EventId, instance: InstanceId) -> bool {
         self.counting.get(&event).is_some_and(|(counting, _)| *counting == instance)
     }
@@ -109,7 +107,6 @@ impl Profile {
         };
     }
 
-    /// The content of `kprobe_profile` or `uprobe_profile`: hits and misses of each probe of a kind.
     pub(super) fn text<'a>(
         &self,
         probes: impl Iterator<Item = (EventId, &'a Defined)>,

@@ -56,7 +56,6 @@ impl ProgramEvents {
     }
 }
 
-/// A line of `program_events`.
 enum Line<'a> {
     Adds(&'a [u8]),
     Removes(&'a [u8]),
@@ -80,10 +79,6 @@ pub fn program_files(written: &[u8]) -> Vec<FileRequest> {
     lines(written).filter_map(added).collect()
 }
 
-fn errno(error: &std::io::Error) -> Errno {
-    Errno::from_io_error(error).unwrap_or(Errno::IO)
-}
-
 /// An event of a program with an id, a format text and a printer.
 fn made(event: Described, id: u16, facts: &Facts) -> DefinedEvent {
     let format = Format { id, ..event.format };
@@ -105,10 +100,7 @@ impl ProgramEvents {
         })
     }
 
-    /// Removes the events of all programs.
-    ///
-    /// # Errors
-    /// `EBUSY` if one of them is in use; then none is removed.
+    /// Removes the events of all programs, or none with `EBUSY` if one is in use.
     pub(super) fn clear(
         &mut self,
         is_busy: &dyn Fn(EventId) -> bool,
@@ -143,7 +135,9 @@ impl ProgramEvents {
         let (file, described) = programs::read(path, files).map_err(|error| {
             tracing::warn!("program_events: {error}");
             match error {
-                Error::File(_, error) => CommandError::from(errno(&error)),
+                Error::File(_, error) => {
+                    CommandError::from(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+                }
                 Error::Program(..) => ErrorKind::Invalid.into(),
                 Error::TooMany => ErrorKind::NoIds.into(),
             }

@@ -68,9 +68,8 @@ impl PublishedEvents {
 
     /// Names of the events whose maps are outdated.
     pub(crate) fn stale(&self, synthetic: &SyntheticEvents) -> Vec<String> {
-        let state = |name: &str| synthetic.number(name).map(|number| (number, synthetic.generation(number)));
         let published = |name: &str| self.events.get(name).and_then(|event| event.state);
-        synthetic.names().into_iter().filter(|name| published(name) != state(name)).collect()
+        synthetic.names().into_iter().filter(|name| published(name) != synthetic.state(name)).collect()
     }
 
     /// Creates the maps of an event, if it has none.
@@ -96,7 +95,7 @@ impl PublishedEvents {
         } else {
             known.pinned.turn_on(&event, emissions)
         };
-        known.state = synthetic.number(name).map(|number| (number, synthetic.generation(number)));
+        known.state = synthetic.state(name);
         done.map_err(CommandError::from)
     }
 

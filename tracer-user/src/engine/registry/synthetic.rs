@@ -58,12 +58,10 @@ impl SyntheticEvents {
         self.numbers.values().any(|known| *known == event)
     }
 
-    /// Names of all events.
     pub(crate) fn names(&self) -> Vec<String> {
         self.set.events().iter().map(|defined| defined.event.name.clone()).collect()
     }
 
-    /// Whether there are no synthetic events.
     pub(crate) fn is_empty(&self) -> bool {
         self.set.events().is_empty()
     }
@@ -92,7 +90,6 @@ impl SyntheticEvents {
         Some((found.event.name.clone(), found.serial))
     }
 
-    /// Marks the events that histograms use.
     pub(crate) fn mark_referenced(&mut self, is_referenced: impl Fn(&str) -> bool) {
         for name in self.names() {
             let referenced = is_referenced(&name);
@@ -100,21 +97,20 @@ impl SyntheticEvents {
         }
     }
 
-    /// Marks the events in use.
     pub(super) fn mark_busy(&mut self, is_busy: impl Fn(&str, EventId) -> bool) {
         for (name, event) in &self.numbers {
             self.set.set_busy(name, is_busy(name, *event));
         }
     }
 
-    /// Counts a change of an event's programs.
     pub(crate) fn count_change(&mut self, event: EventId) {
         *self.generations.entry(event).or_default() += 1;
     }
 
-    /// The number of changes of an event's programs. An emission is valid as long as it stays the same.
-    pub fn generation(&self, event: EventId) -> u64 {
-        self.generations.get(&event).copied().unwrap_or_default()
+    /// An event's number, and the number of changes of its programs. An emission is valid as long as they stay the same.
+    pub(super) fn state(&self, name: &str) -> Option<(EventId, u64)> {
+        let event = self.number(name)?;
+        Some((event, self.generations.get(&event).copied().unwrap_or_default()))
     }
 }
 
@@ -128,22 +124,17 @@ impl SyntheticEvents {
         changes: &mut EventChanges,
     ) -> Result<(), CommandError> {
         self.set.number_from(table.definitions());
-        match self.set.apply(line.text(), file) {
-            Ok(Change::Nothing) => Ok(()),
-            Ok(Change::Added(event)) => {
+        match self.set.apply(line.text(), file)? {
+            Change::Nothing => {}
+            Change::Added(event) => {
                 table.count_definition();
-                let added = self.added(&event, line.text().len(), (table, owner), facts);
-                if added.is_err() {
+                self.added(&event, line.text().len(), (table, owner), facts).inspect_err(|_| {
                     let _ = self.set.delete(&event.name);
-                }
-                added
+                })?;
             }
-            Ok(Change::Deleted(event)) => {
-                self.deleted(&event.name, table, changes);
-                Ok(())
-            }
-            Err(refusal) => Err(refusal.into()),
+            Change::Deleted(event) => self.deleted(&event.name, table, changes),
         }
+        Ok(())
     }
 
     /// As [`EventRegistry::delete_synthetic`](super::EventRegistry::delete_synthetic).
@@ -182,19 +173,21 @@ impl SyntheticEvents {
         }
     }
 
-    /// As [`EventRegistry::synthetic_record`](super::EventRegistry::synthetic_record).
-    pub(super) fn record(
+    /// The record of an event that a thread emits.
+    ///
+    /// # Errors
+    /// `ENODEV` for a deleted event, `EINVAL` for values that do not match its fields.
+    pub(crate) fn record(
         &self,
         event: EventId,
         values: &[Value<'_>],
         pid: u32,
-        (events, facts): (&Events, &Facts),
+        events: &Events,
     ) -> Result<Vec<u8>, CommandError> {
-        let name = &events.get(event).ok_or(ErrorKind::Gone)?.name;
-        let known = self.find(name).ok_or(ErrorKind::Gone)?;
-        let id = events.try_format(event, facts)?.id;
+        let format = events.known_format(event).ok_or(ErrorKind::Gone)?;
+        let known = self.find(&format.name).ok_or(ErrorKind::Gone)?;
         let mut record = known.encode(values).ok_or(ErrorKind::Invalid)?;
-        *record.first_chunk_mut().ok_or(ErrorKind::Invalid)? = common_fields(id, pid);
+        *record.first_chunk_mut().ok_or(ErrorKind::Invalid)? = common_fields(format.id, pid);
         Ok(record)
     }
 }

@@ -20,16 +20,12 @@ use crate::{
 /// The client that is charged for definitions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DefinitionOwner<'a> {
-    /// The quotas of all clients.
     pub(crate) quotas: &'a Quotas,
     pub(crate) payer: u32,
 }
 
 impl DefinitionOwner<'_> {
-    /// Charges the bytes of a definition.
-    ///
-    /// # Errors
-    /// `ENOMEM` if the payer has reached its limit.
+    /// Charges the bytes of a definition; `ENOMEM` if the payer has reached its limit.
     pub(crate) fn charge(&self, bytes: usize) -> Result<Charge, CommandError> {
         self.quotas.charge(self.payer, Kind::DefinitionBytes, bytes).map_err(|_| ErrorKind::NoMemory.into())
     }
@@ -37,7 +33,6 @@ impl DefinitionOwner<'_> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RemovedEvent {
-    /// Its number.
     pub(crate) event: EventId,
     /// Its id, if the kernel does not know it. The id is taken until [`EventTable::release`].
     pub(crate) id: Option<u16>,
@@ -49,7 +44,6 @@ pub(crate) struct DeletedEvent {
     pub(crate) recorded_in: Vec<InstanceId>,
     /// The time of its deletion (`CLOCK_MONOTONIC`).
     pub(crate) since: u64,
-    /// The charges of its definitions.
     charges: Vec<Charge>,
     /// An event with the same definition gets its id.
     definition: Option<EventDefinition>,
@@ -58,7 +52,6 @@ pub(crate) struct DeletedEvent {
 /// The definition of a deleted event, by which it is revived.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct EventDefinition {
-    /// The payer of the deleted event.
     pub(crate) payer: u32,
     pub(crate) name: String,
     pub(crate) fields: String,
@@ -72,9 +65,7 @@ pub(crate) struct RevivedEvent {
     pub(crate) id: u16,
     /// The number in its name.
     pub(crate) number: Option<u64>,
-    /// The instances that may have records of it.
     pub(crate) recorded_in: Vec<InstanceId>,
-    /// The charges of its definition.
     charges: Vec<Charge>,
 }
 
@@ -94,7 +85,7 @@ pub(crate) struct EventChanges {
 }
 
 /// The events, and the charges of their definitions.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct EventTable {
     events: Arc<Events>,
     /// Charges for the definitions of dynamic, synthetic and user events.
@@ -109,16 +100,9 @@ pub(crate) struct EventTable {
 
 impl EventTable {
     pub(super) fn new(events: Events) -> Self {
-        Self {
-            events: Arc::new(events),
-            charges: HashMap::new(),
-            deleted: BTreeMap::new(),
-            revivable: HashMap::new(),
-            definitions: 0,
-        }
+        Self { events: Arc::new(events), ..Self::default() }
     }
 
-    /// The catalogue.
     pub(crate) fn events(&self) -> &Arc<Events> {
         &self.events
     }
@@ -128,10 +112,7 @@ impl EventTable {
         Arc::make_mut(&mut self.events)
     }
 
-    /// An id for a new event.
-    ///
-    /// # Errors
-    /// `ENOSPC` if all ids are in use.
+    /// An id for a new event; `ENOSPC` if all are in use.
     pub(super) fn free_id(&self) -> Result<u16, CommandError> {
         self.events.free_id().ok_or_else(|| ErrorKind::NoIds.into())
     }
