@@ -64,7 +64,6 @@ struct Mapping {
     path: Vec<u8>,
 }
 
-/// The request for a process.
 #[derive(Debug)]
 struct MapsRequest {
     since: Instant,
@@ -94,7 +93,6 @@ impl Shared {
     }
 }
 
-/// The mapped files of processes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Maps(Arc<Shared>);
 
@@ -120,30 +118,23 @@ impl State {
     /// Charges a payer for a thread; false if it or all have too many.
     fn take_thread(&mut self, payer: u32) -> bool {
         let all: usize = self.threads.values().sum();
-        let root = self.threads.get(&0).copied().unwrap_or(0);
-        let own = self.threads.entry(payer).or_default();
-        let has_room = payer == 0 || *own < THREADS_PER_PAYER && all - root < THREADS - THREADS_OF_ROOT;
+        let [own, root] = [payer, 0].map(|payer| self.threads.get(&payer).copied().unwrap_or(0));
+        let has_room = payer == 0 || own < THREADS_PER_PAYER && all - root < THREADS - THREADS_OF_ROOT;
         let taken = has_room && all < THREADS;
-        *own += usize::from(taken);
-        self.drop_unused(payer);
+        if taken {
+            self.threads.insert(payer, own + 1);
+        }
         taken
     }
 
     /// Ends a charge of [`State::take_thread`].
     fn give_thread(&mut self, payer: u32) {
-        if let Some(own) = self.threads.get_mut(&payer) {
-            *own = own.saturating_sub(1);
-        }
-        self.drop_unused(payer);
-    }
-
-    fn drop_unused(&mut self, payer: u32) {
-        if self.threads.get(&payer) == Some(&0) {
-            self.threads.remove(&payer);
+        let left = self.threads.remove(&payer).unwrap_or(0).saturating_sub(1);
+        if left > 0 {
+            self.threads.insert(payer, left);
         }
     }
 
-    /// Answers the request for a process.
     fn answer(&mut self, process: u32, objects: Objects) {
         if let Some(request) = self.processes.get_mut(&process) {
             request.runs = false;

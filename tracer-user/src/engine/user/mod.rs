@@ -239,20 +239,13 @@ fn find_lasting(engine: &mut Engine, command: &[u8]) -> Result<(), CommandError>
 /// # Errors
 /// `EBUSY` for an event with holders. Events before it are deleted.
 pub(crate) fn delete_line(engine: &mut Engine, line: &Line<'_>) -> Result<usize, CommandError> {
-    let head = line.word(0);
-    let names = match head {
-        [b'-', b':', names @ ..] => names,
-        [b'-', ..] => return Ok(0),
-        _ => match ctype::split_once(head, |byte| byte == b':') {
-            Some((_, names)) => names,
-            None => return Ok(0),
-        },
+    let names = match line.word(0) {
+        [b'-', b':', names @ ..] => Some(names),
+        [b'-', ..] => None,
+        head => ctype::split_once(head, |byte| byte == b':').map(|(_, names)| names),
     };
-    let Ok(names) = std::str::from_utf8(names) else { return Ok(0) };
-    let (system, name) = match names.split_once('/') {
-        Some((system, name)) => (Some(system), name),
-        None => (None, names),
-    };
+    let Some(names) = names.and_then(|names| std::str::from_utf8(names).ok()) else { return Ok(0) };
+    let (system, name) = names.split_once('/').map_or((None, names), |(system, name)| (Some(system), name));
     if system.is_some_and(|system| system != SYSTEM && system != MULTI_SYSTEM) {
         return Ok(0);
     }

@@ -111,12 +111,10 @@ impl Spaces {
         self.memory.as_ref()
     }
 
-    /// Whether an event has registered bits.
     pub(super) fn is_used(&self, event: EventId) -> bool {
         self.by_event.contains_key(&event)
     }
 
-    /// Whether a payer registered bits for an event.
     pub(super) fn is_used_by(&self, event: EventId, payer: u32) -> bool {
         self.uses.contains_key(&(event, payer))
     }
@@ -137,7 +135,6 @@ impl Spaces {
         }
     }
 
-    /// Whether no process takes part.
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
@@ -409,15 +406,11 @@ impl Spaces {
     /// Checks some processes for their end. Returns whether more remain.
     fn look_for_some(&mut self) -> bool {
         let (Some(follow), Some(check)) = (&self.follow, self.check) else { return false };
-        let some: Vec<(u32, u64)> =
-            self.tasks.range(check.from..).take(AT_ONCE).map(|(number, task)| (*number, task.mark)).collect();
-        let gone: Vec<u32> = some
-            .iter()
-            .filter(|(number, mark)| follow.mark(*number) != Some(*mark))
-            .map(|(number, _)| *number)
-            .collect();
-        for number in gone {
-            self.gone(number);
+        let some = self.tasks.range(check.from..).take(AT_ONCE);
+        let some: Vec<(u32, bool)> =
+            some.map(|(number, task)| (*number, follow.mark(*number) == Some(task.mark))).collect();
+        for (number, _) in some.iter().filter(|(_, lives)| !lives) {
+            self.gone(*number);
         }
         let next = some.last().filter(|_| some.len() == AT_ONCE).and_then(|(last, _)| last.checked_add(1));
         self.check = match next {
@@ -458,12 +451,10 @@ impl Spaces {
             self.tasks.insert(child, Task { space: number, mark: time });
             return Some(());
         }
-        let enabler_list =
-            self.lists.get_mut(&parent.list).filter(|enabler_list| !enabler_list.enablers.is_empty())?;
-        let for_enablers =
-            self.quotas.charge(parent.payer, Kind::Enablers, enabler_list.enablers.len()).ok()?;
+        let list = self.lists.get_mut(&parent.list).filter(|list| !list.enablers.is_empty())?;
+        let for_enablers = self.quotas.charge(parent.payer, Kind::Enablers, list.enablers.len()).ok()?;
         let own = self.memory.as_ref()?.number();
-        enabler_list.spaces.insert(own);
+        list.spaces.insert(own);
         let space = Space {
             payer: parent.payer,
             process: child,

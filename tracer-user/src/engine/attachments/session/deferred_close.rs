@@ -271,6 +271,14 @@ mod tests {
         (Event { _end: event, delay: None, unlocked: None }, end)
     }
 
+    /// Parks an event that was changed. The receiver tells when it is detached.
+    fn park(session: &DeferredClose<Event>, number: u32, change: impl FnOnce(&mut Event)) -> Receiver<()> {
+        let (mut event, end) = event();
+        change(&mut event);
+        session.add([(EventId::new(number), event)]);
+        end
+    }
+
     fn policy(parked: Duration) -> Policy<Event> {
         Policy { parked, end: LONG, pause: |_| 2, has_link: |_| true, detach: drop, spawn: Detacher::spawn }
     }
@@ -307,8 +315,7 @@ mod tests {
         assert!(ends.iter().all(is_detached) && start.elapsed() >= SHORT);
         // The thread has ended, and another begins.
         until(|| !detacher.lock().runs);
-        let (again, end) = event();
-        sessions[0].add([(ids[1], again)]);
+        let end = park(&sessions[0], 2, |_| ());
         until(|| is_detached(&end));
     }
 
@@ -316,8 +323,7 @@ mod tests {
     fn a_parked_event_can_be_taken() {
         let detacher = leak(policy(LONG));
         let sessions = [DeferredClose::of(detacher), DeferredClose::of(detacher)];
-        let (parked, end) = event();
-        sessions[0].add([(EventId::new(1), parked)]);
+        let end = park(&sessions[0], 1, |_| ());
         assert!(sessions[1].take(EventId::new(1)).is_none());
         let taken = sessions[0].take(EventId::new(1)).unwrap();
         assert!(sessions[0].take(EventId::new(1)).is_none());
@@ -344,15 +350,11 @@ mod tests {
         let detacher = leak(policy(Duration::ZERO));
         let (one, other) = (DeferredClose::of(detacher), DeferredClose::of(detacher));
         let (go, delay) = channel();
-        let (mut first, ended) = event();
-        first.delay = Some(delay);
-        one.add([(EventId::new(1), first)]);
+        let ended = park(&one, 1, |event| event.delay = Some(delay));
         until(|| !detacher.lock().detaching.is_empty());
         // The thread is busy with the first one.
-        let (parked, still) = event();
-        one.add([(EventId::new(2), parked)]);
-        let (others, others_end) = event();
-        other.add([(EventId::new(2), others)]);
+        let still = park(&one, 2, |_| ());
+        let others_end = park(&other, 2, |_| ());
         assert_eq!(other.end().len(), 1);
         assert!(is_detached(&others_end) && !is_detached(&ended));
         let sender = std::thread::spawn(move || {
@@ -371,9 +373,7 @@ mod tests {
         let detacher = leak(Policy { end: Duration::ZERO, ..policy(Duration::ZERO) });
         let session = DeferredClose::of(detacher);
         let (_go, delay) = channel();
-        let (mut first, ended) = event();
-        first.delay = Some(delay);
-        session.add([(EventId::new(1), first)]);
+        let ended = park(&session, 1, |event| event.delay = Some(delay));
         until(|| !detacher.lock().detaching.is_empty());
         assert!(session.end().is_empty() && !is_detached(&ended));
     }
@@ -424,12 +424,7 @@ mod tests {
     fn an_event_that_is_parked_twice_is_detached_once() {
         let detacher = leak(Policy { spawn: |_| Ok(()), ..policy(LONG) });
         let session = DeferredClose::of(detacher);
-        let ends = [(); 2].map(|()| {
-            let (mut parked, end) = event();
-            parked.unlocked = Some(detacher);
-            session.add([(EventId::new(1), parked)]);
-            end
-        });
+        let ends = [(); 2].map(|()| park(&session, 1, |event| event.unlocked = Some(detacher)));
         assert!(is_detached(&ends[0]) && !is_detached(&ends[1]));
         session.discard(EventId::new(1), event().0);
         assert_eq!(session.end().len(), 2);
