@@ -39,7 +39,6 @@ pub(crate) struct MarkRules {
     pub(crate) kinds: [u16; 2],
     /// Address of the function that writes marks in the kernel.
     pub(crate) ip: u64,
-    /// The size of a page of the buffers.
     pub(crate) page: PageSize,
     /// Which CPUs are recorded.
     pub(crate) cpus: Vec<bool>,

@@ -25,7 +25,6 @@ const RING_BYTES: u32 = 64 * 1024;
 pub(crate) struct NameEvents(Vec<(Attached, NameEvent)>);
 
 impl NameEvents {
-    /// Attaches the events.
     pub(crate) fn attach(session: &mut Session, facts: &Facts) -> Result<Self, AttachError> {
         let mut events = Vec::new();
         for name in ["task_newtask", "task_rename"] {
@@ -75,7 +74,6 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Attaches the two events.
     pub(crate) fn follow(factory: &SessionFactory, facts: &Facts) -> Result<Self, AttachError> {
         let (mut session, rings) = factory.session(RING_BYTES, 2, Scope::Every, facts)?;
         let events = NameEvents::attach(&mut session, facts)?;
@@ -83,7 +81,6 @@ impl Names {
         Ok(Self { _session: session, drain: Drain::new(rings), events })
     }
 
-    /// The rings, by CPU.
     pub(crate) fn rings(&self) -> &[CpuRing] {
         self.drain.rings()
     }

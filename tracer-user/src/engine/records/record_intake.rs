@@ -183,7 +183,6 @@ struct Part {
 }
 
 impl Part {
-    /// A collection of everything that waits.
     fn all(queue: Option<&RingQueue>) -> Self {
         let begun = monotonic();
         let cpus =

@@ -38,7 +38,6 @@ pub(crate) struct RecordStream {
 }
 
 impl RecordStream {
-    /// A stream without events.
     pub(crate) fn new() -> Self {
         Self {
             names: NameEvents::default(),
@@ -63,7 +62,6 @@ impl RecordStream {
         }
     }
 
-    /// The events that change names.
     pub(crate) fn names(&self) -> &NameEvents {
         &self.names
     }
@@ -73,7 +71,6 @@ impl RecordStream {
         self.wants_groups = true;
     }
 
-    /// The number of records taken so far.
     pub(crate) fn taken(&self) -> u64 {
         self.taken
     }

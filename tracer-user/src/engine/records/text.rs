@@ -234,7 +234,6 @@ impl<'a> Style<'a> {
         stack::process(payload).is_some_and(|process| self.env.objects(process).is_none())
     }
 
-    /// Writes a record.
     fn line(&mut self, out: &mut TextBuffer, entry: Entry<'_>) {
         let Entry { cpu, time, payload, .. } = entry;
         self.env.time.set(time);

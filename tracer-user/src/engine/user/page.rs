@@ -62,7 +62,6 @@ impl Page {
         }
     }
 
-    /// Sets or clears a bit.
     pub(super) fn set(&mut self, bit: u32, on: bool) {
         let Some(byte) = self.bytes.0.get(bit as usize / 8) else { return };
         let mask = 1 << (bit % 8);

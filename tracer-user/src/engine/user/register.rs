@@ -183,10 +183,7 @@ pub(super) fn find(
     Ok(number)
 }
 
-/// Charges a payer for an event that it is about to hold.
-///
-/// # Errors
-/// `EMFILE` and `ENOMEM`, as for a new event.
+/// Charges a payer for an event that it is about to hold. The errors are those for a new event.
 fn hold(engine: &mut Engine, event: EventId, payer: u32) -> Result<(), CommandError> {
     with_released_ids(engine, |engine| {
         let quotas = &engine.quotas;
@@ -292,10 +289,7 @@ pub(super) fn register_bit(
     Ok(done?)
 }
 
-/// Unregisters a bit (`DIAG_IOCSUNREG`). Returns the write that clears it.
-///
-/// # Errors
-/// `ENOENT` if the task has no bit there.
+/// Unregisters a bit (`DIAG_IOCSUNREG`). Returns the write that clears it; `ENOENT` if the task has no bit there.
 pub(super) fn forget(
     engine: &mut Engine,
     task: u32,

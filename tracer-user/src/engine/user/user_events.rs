@@ -18,7 +18,6 @@ use crate::{
     event::{EventId, InstanceId, user::Event},
 };
 
-/// A user event.
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) event: Event,
@@ -50,7 +49,6 @@ impl Known {
         self.persists && self.saved
     }
 
-    /// Whether an open file registered it.
     pub(super) fn has_files(&self) -> bool {
         self.holders.values().any(|holding| holding.files > 0)
     }
@@ -85,7 +83,6 @@ impl EventHolder {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     pub(super) event: EventId,
-    /// The payer that registered it.
     pub(super) payer: u32,
     /// Whether it was registered by the 6.1 interface, which accepts writes while the event is disabled.
     pub(super) first_age: bool,
@@ -169,12 +166,10 @@ pub struct UserEvents {
 }
 
 impl UserEvents {
-    /// Whether an event is a user event.
     pub(crate) fn has(&self, event: EventId) -> bool {
         self.known.contains_key(&event)
     }
 
-    /// Whether an event survives the daemon.
     pub(crate) fn is_saved(&self, event: EventId) -> bool {
         self.known.get(&event).is_some_and(Known::is_saved)
     }
@@ -212,7 +207,6 @@ impl UserEvents {
         }
     }
 
-    /// Whether there are no user events.
     pub(crate) fn is_empty(&self) -> bool {
         self.known.is_empty()
     }

@@ -13,12 +13,10 @@ pub(crate) struct AttachStyle {
 }
 
 impl AttachStyle {
-    /// The style of programs that are never replaced (`fixed`), or of programs that can be replaced.
     pub(crate) fn new(fixed: bool) -> Self {
         Self { fixed, shares: false }
     }
 
-    /// Lets events share programs from now on.
     pub(crate) fn share(&mut self) {
         self.shares = true;
     }

@@ -56,7 +56,6 @@ impl CountLedger {
         }
     }
 
-    /// The counts of released rows on a CPU.
     pub(crate) fn returned(&self, cpu: u32) -> Counters {
         self.cpus.get(cpu as usize).map_or(Counters::default(), |counts| counts.returned)
     }
@@ -74,7 +73,6 @@ impl CountLedger {
         }
     }
 
-    /// Stores the missed hits when all buffers are emptied.
     pub(crate) fn set_missed_baseline(&mut self, all: u64) {
         self.missed_baseline = all;
     }
@@ -84,7 +82,6 @@ impl CountLedger {
         all.minus(self.cpus.get(cpu as usize).map_or(Counters::default(), |counts| counts.baseline))
     }
 
-    /// The part of the missed hits since the buffers were last emptied.
     pub(crate) fn missed_since_emptied(&self, all: u64) -> u64 {
         all.saturating_sub(self.missed_baseline)
     }

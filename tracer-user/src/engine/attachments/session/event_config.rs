@@ -54,14 +54,12 @@ impl<'a> EventConfig<'a> {
             hit_actions: HitActions {
                 triggers,
                 soft: *soft,
-                soft_slot: None,
                 begins_off: self.begins_off,
                 kernel_stack: stacks[0],
                 user_stack: stacks[1],
                 stacks: *stack_kinds,
-                no_record: false,
-                shared_row: false,
                 counted: *counted,
+                ..HitActions::default()
             },
         }
     }

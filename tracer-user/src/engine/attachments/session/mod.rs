@@ -49,7 +49,6 @@ const RING_BYTES: u32 = 2 << 20;
 /// Largest number of events that an instance can have attached.
 const SLOTS: u32 = 8192;
 
-/// An instance's part in the kernel.
 #[derive(Debug)]
 pub(crate) struct InstanceSession {
     session: Session,
@@ -111,7 +110,6 @@ impl SessionFactory {
         &self.chains
     }
 
-    /// Makes a session and its rings.
     pub(crate) fn session(
         &self,
         ring_bytes: u32,
@@ -176,7 +174,6 @@ impl InstanceSession {
         Trial { session: &mut self.session, drain: &mut self.queue.drain, own_thread }
     }
 
-    /// The slot of an attached event.
     pub(crate) fn slot(&self, event: EventId) -> Option<Slot> {
         self.table.event(event)?.1.slot()
     }
@@ -211,7 +208,6 @@ impl InstanceSession {
         self.built = settings;
     }
 
-    /// Drops what was made ahead and not used.
     pub(crate) fn forget_ahead(&mut self) {
         self.session.forget_ahead();
         self.built.clear();

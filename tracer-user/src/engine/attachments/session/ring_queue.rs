@@ -34,14 +34,12 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Notes that records were overwritten before the next one.
     pub(crate) fn add_gap(&mut self) {
         (self.any, self.gap) = (true, true);
     }
 }
 
 impl RingQueue {
-    /// A queue of these rings.
     pub(crate) fn new(rings: Vec<CpuRing>) -> Self {
         let tallies = vec![Tally::default(); rings.len()];
         Self {
@@ -54,12 +52,10 @@ impl RingQueue {
         }
     }
 
-    /// The rings, by CPU.
     pub(crate) fn rings(&self) -> &[CpuRing] {
         self.drain.rings()
     }
 
-    /// Number of CPUs.
     pub(crate) fn cpus(&self) -> u32 {
         self.rings().len() as u32
     }
@@ -70,7 +66,6 @@ impl RingQueue {
         self.complete_until
     }
 
-    /// Notes that all records up to a time were moved to the buffers.
     pub(crate) fn set_complete_until(&mut self, time: u64) {
         self.complete_until = self.complete_until.max(time);
     }
@@ -95,7 +90,6 @@ impl RingQueue {
         true
     }
 
-    /// Restarts a CPU's counts.
     pub(crate) fn reset_tally(&mut self, cpu: u32) {
         if let Some(tally) = self.tallies.get_mut(cpu as usize) {
             *tally = Tally::default();

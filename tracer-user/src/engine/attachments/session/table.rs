@@ -65,7 +65,6 @@ pub(crate) struct ProbePart {
 /// Whether a probe is attached.
 #[derive(Debug)]
 pub(crate) enum ProbeProgram {
-    /// It is attached.
     Attached(Box<AttachedPart>),
     /// It waits for its module.
     Waits,
@@ -87,7 +86,6 @@ impl ProbePart {
         }
     }
 
-    /// As in [`ProbeState`].
     fn state(&self) -> ProbeState {
         match self.program {
             ProbeProgram::Attached(_) => ProbeState::Attached,
@@ -117,7 +115,6 @@ impl From<AttachedPart> for AttachedParts {
 }
 
 impl AttachedParts {
-    /// Programs with these settings.
     pub(crate) fn new(probes: Vec<ProbePart>, config: &EventConfig<'_>) -> Self {
         Self { probes, settings: Some(config.settings.clone()), off: config.begins_off, receivers: None }
     }
@@ -132,12 +129,10 @@ impl AttachedParts {
         Self { receivers: Some(receivers), ..Self::from(part) }
     }
 
-    /// The attached programs.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &AttachedPart> {
         self.probes.iter().filter_map(ProbePart::part)
     }
 
-    /// The attached programs, mutable.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut AttachedPart> {
         self.probes.iter_mut().filter_map(|probe| match &mut probe.program {
             ProbeProgram::Attached(part) => Some(&mut **part),
@@ -152,17 +147,14 @@ impl AttachedParts {
         self.probes.iter().filter_map(|probe| Some((probe.serial, count(probe.part()?)))).collect()
     }
 
-    /// The serial number and state of each probe.
     pub(crate) fn states(&self) -> impl Iterator<Item = (u64, ProbeState)> {
         self.probes.iter().map(|probe| (probe.serial, probe.state()))
     }
 
-    /// The attached program of a probe.
     pub(crate) fn of_serial(&self, serial: u64) -> Option<&AttachedPart> {
         self.probes.iter().find(|probe| probe.serial == serial)?.part()
     }
 
-    /// Removes a probe.
     pub(crate) fn take_serial(&mut self, serial: u64) -> Option<ProbePart> {
         let at = self.probes.iter().position(|probe| probe.serial == serial)?;
         Some(self.probes.remove(at))
@@ -176,7 +168,6 @@ impl AttachedParts {
         })
     }
 
-    /// The slots of the programs.
     pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> {
         self.iter().filter_map(|part| part.attached.slot())
     }
@@ -198,7 +189,6 @@ impl AttachedParts {
     }
 }
 
-/// All attached programs of an instance.
 #[derive(Debug, Default)]
 pub(crate) struct AttachedTable(HashMap<(EventId, ProgramRole), AttachedParts>);
 
@@ -222,7 +212,6 @@ impl AttachedTable {
         }
     }
 
-    /// The first program of an event in a role.
     pub(crate) fn first(&self, event: EventId, role: ProgramRole) -> Option<&AttachedPart> {
         self.get(event, role)?.iter().next()
     }
@@ -253,7 +242,6 @@ impl AttachedTable {
         EVENT_ROLES.into_iter().find_map(|role| Some((role, self.get(event, role)?)))
     }
 
-    /// The role and programs that make an event attached, mutable.
     pub(crate) fn event_mut(&mut self, event: EventId) -> Option<(ProgramRole, &mut AttachedParts)> {
         let role = self.event(event)?.0;
         Some((role, self.get_mut(event, role)?))
@@ -264,7 +252,6 @@ impl AttachedTable {
         self.event(event).into_iter().flat_map(|(_, parts)| parts.iter())
     }
 
-    /// The events that are attached.
     pub(crate) fn events(&self) -> impl Iterator<Item = EventId> {
         self.0.keys().filter(|(_, role)| EVENT_ROLES.contains(role)).map(|(event, _)| *event)
     }
@@ -277,7 +264,6 @@ impl AttachedTable {
         at_hooks.map(|plan| (&plan.point, plan.reason.as_str()))
     }
 
-    /// All programs in a role.
     pub(crate) fn in_role(&self, role: ProgramRole) -> impl Iterator<Item = &AttachedPart> {
         self.0.iter().filter(move |((_, own), _)| *own == role).flat_map(|(_, parts)| parts.iter())
     }
