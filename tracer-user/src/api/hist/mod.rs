@@ -28,7 +28,7 @@ use crate::{
         attachments::{AttachOptions, session::table::ProgramRole},
         facts::Facts,
         histograms::{
-            queries,
+            HistCommands,
             text::{looked_up, prepare, shown},
         },
     },
@@ -132,7 +132,7 @@ impl HistogramsBuilder {
             let event = find(&engine, name)?;
             let text = histogram.trim();
             let text = text.strip_prefix("hist:").unwrap_or(text).trim_start();
-            match queries::add_hist(&mut engine, InstanceId::TOP, event, text.as_bytes()) {
+            match HistCommands::of(&mut engine, InstanceId::TOP).add_hist(event, text.as_bytes()) {
                 Ok(id) => given.push(id),
                 Err(error) => return Err(refused(&engine, event, error, text)),
             }

@@ -10,6 +10,7 @@ pub(crate) mod hook_choices;
 pub(crate) mod off_thread;
 mod options;
 pub(crate) mod plan;
+mod probe_counts;
 pub(crate) mod reconcile;
 pub(crate) mod session;
 pub(crate) mod sessions;

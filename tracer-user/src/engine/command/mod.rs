@@ -20,9 +20,8 @@ use crate::{
     attach,
     engine::{
         Cooperative, Engine,
-        dependents::emission,
-        instances::inject,
-        operations::{definitions, lifecycle, marks},
+        instances::change::InstanceChange,
+        operations::{changes::Definitions, lifecycle},
         records::mark::Writer,
         user,
     },
@@ -101,70 +100,64 @@ fn dispatch(engine: &mut Engine, request: &Request<'_>) -> Result<Reply, Command
     let Request { client, instance, command } = request;
     let payer = client.payer;
     match command {
-        Command::Instance(command) => instance::apply(engine, *instance, command)?,
-        Command::Record(command) => return record(engine, *client, *instance, command),
-        Command::Hold(command) => return hold(engine, payer, *instance, *command),
+        Command::Instance(command) => InstanceChange::of(engine, *instance).apply(command)?,
+        Command::Record(command) => return InstanceChange::of(engine, *instance).record(*client, command),
+        Command::Hold(command) => return InstanceChange::of(engine, *instance).hold(payer, *command),
         Command::MakeInstance(name) => {
             return lifecycle::make(&engine.facts, &mut engine.instances, name).map(Reply::Instance);
         }
         Command::RemoveInstance(name) => lifecycle::remove(engine, name)?,
-        Command::Define { file, text, files } => definitions::define(engine, *file, text, files, payer)?,
-        Command::Undefine(file) => definitions::undefine(engine, *file)?,
-        Command::DefineSynthetic(text) => definitions::define_synthetic(engine, text, payer)?,
-        Command::UndefineSynthetic => definitions::undefine_synthetic(engine)?,
+        Command::Define { file, text, files } => Definitions::of(engine).define(*file, text, files, payer)?,
+        Command::Undefine(file) => Definitions::of(engine).undefine(*file)?,
+        Command::DefineSynthetic(text) => Definitions::of(engine).define_synthetic(text, payer)?,
+        Command::UndefineSynthetic => Definitions::of(engine).undefine_synthetic()?,
         Command::DefinePrograms { text, files } => {
-            definitions::define_programs(engine, Some((text, files, payer)))?;
+            Definitions::of(engine).define_programs(Some((text, files, payer)))?;
         }
-        Command::UndefinePrograms => definitions::define_programs(engine, None)?,
+        Command::UndefinePrograms => Definitions::of(engine).define_programs(None)?,
         Command::SavedNames(names) => Arc::make_mut(&mut engine.tasks).set_capacity(*names),
     }
     Ok(Reply::Done)
 }
 
-/// Makes a record of a client.
-fn record(
-    engine: &mut Engine,
-    client: Client,
-    instance: InstanceId,
-    command: &RecordCommand<'_>,
-) -> Result<Reply, CommandError> {
-    let writer = || Writer::of(client.thread);
-    match *command {
-        RecordCommand::Inject { event, text } => inject::inject(engine, instance, event, text, writer())?,
-        RecordCommand::Emit { event, values } => {
-            emission::emit_in(engine, instance, event, values, writer())?;
-        }
-        RecordCommand::Mark { mark, text } => {
-            return marks::record_mark(engine, instance, mark, text, writer()).map(Reply::Written);
-        }
-        RecordCommand::UserEvent { file, record } => {
-            return user::write(engine, file, record, client.thread).map(Reply::Written);
-        }
-    }
-    Ok(Reply::Done)
-}
-
-/// Takes or releases something for an open file.
-fn hold(
-    engine: &mut Engine,
-    payer: u32,
-    instance: InstanceId,
-    command: HoldCommand,
-) -> Result<Reply, CommandError> {
-    match command {
-        HoldCommand::Instance => engine.instances.hold(instance)?,
-        HoldCommand::ReleaseInstance => engine.instances.release(instance),
-        HoldCommand::Pipe(cpu) => engine.instances.take_pipe(instance, cpu)?,
-        HoldCommand::ReleasePipe(cpu) => engine.instances.give_pipe(instance, cpu),
-        HoldCommand::Pause(on) => {
-            let stops = engine.instances.state(instance)?.pause(on);
-            if let Some(session) = engine.attachments.session(instance) {
-                session.kernel().switches().pause(stops > 0);
+impl InstanceChange<'_> {
+    /// Makes a record of a client.
+    fn record(&mut self, client: Client, command: &RecordCommand<'_>) -> Result<Reply, CommandError> {
+        let writer = || Writer::of(client.thread);
+        match *command {
+            RecordCommand::Inject { event, text } => self.inject(event, text, writer())?,
+            RecordCommand::Emit { event, values } => {
+                self.emit_in(event, values, writer())?;
             }
-            engine.effects.stale_marks();
+            RecordCommand::Mark { mark, text } => {
+                return self.record_mark(mark, text, writer()).map(Reply::Written);
+            }
+            RecordCommand::UserEvent { file, record } => {
+                return user::write(self.engine, file, record, client.thread).map(Reply::Written);
+            }
         }
-        HoldCommand::UserEvents => return engine.user.open(payer, &engine.quotas).map(Reply::UserEvents),
-        HoldCommand::ReleaseUserEvents(file) => user::close(engine, file),
+        Ok(Reply::Done)
     }
-    Ok(Reply::Done)
+
+    /// Takes or releases something for an open file.
+    fn hold(&mut self, payer: u32, command: HoldCommand) -> Result<Reply, CommandError> {
+        let Self { engine, instance } = self;
+        let instance = *instance;
+        match command {
+            HoldCommand::Instance => engine.instances.hold(instance)?,
+            HoldCommand::ReleaseInstance => engine.instances.release(instance),
+            HoldCommand::Pipe(cpu) => engine.instances.take_pipe(instance, cpu)?,
+            HoldCommand::ReleasePipe(cpu) => engine.instances.give_pipe(instance, cpu),
+            HoldCommand::Pause(on) => {
+                let stops = engine.instances.state(instance)?.pause(on);
+                if let Some(session) = engine.attachments.session(instance) {
+                    session.kernel().switches().pause(stops > 0);
+                }
+                engine.effects.stale_marks();
+            }
+            HoldCommand::UserEvents => return engine.user.open(payer, &engine.quotas).map(Reply::UserEvents),
+            HoldCommand::ReleaseUserEvents(file) => user::close(engine, file),
+        }
+        Ok(Reply::Done)
+    }
 }

@@ -7,7 +7,8 @@ use crate::{
     engine::{
         Engine,
         command::error::{CommandError, ErrorKind},
-        dependents::{self, parts::Derivation},
+        dependents::{delivery::Delivery, parts::Derivation},
+        instances::change::InstanceChange,
         records::mark::Writer,
         registry::published::PublishedEvents,
     },
@@ -44,42 +45,44 @@ pub fn emit(
     let record = engine.registry.synthetic().record(event, values, writer.pid, engine.registry.events())?;
     let all: Vec<InstanceId> = engine.instances.ids();
     for instance in all {
-        emit_record(engine, instance, event, &record, writer);
+        InstanceChange::of(engine, instance).emit_record(event, &record, writer);
     }
     Ok(())
 }
 
-/// Emits a synthetic event from user space in one instance, if it is enabled there (`synth_event_trace()`).
-///
-/// # Errors
-/// `ENODEV` for a deleted event; `EINVAL` for an event that is not synthetic, for values that do not match its fields,
-/// and while nothing is recorded.
-pub(crate) fn emit_in(
-    engine: &mut Engine,
-    instance: InstanceId,
-    event: EventId,
-    values: &[Value<'_>],
-    writer: Writer,
-) -> Result<(), CommandError> {
-    if !engine.registry.synthetic().contains(event) {
-        let is_gone = engine.registry.events().get(event).is_none();
-        return Err(if is_gone { ErrorKind::Gone } else { ErrorKind::Invalid }.into());
+impl InstanceChange<'_> {
+    /// Emits a synthetic event from user space in one instance, if it is enabled there (`synth_event_trace()`).
+    ///
+    /// # Errors
+    /// `ENODEV` for a deleted event; `EINVAL` for an event that is not synthetic, for values that do not match its fields,
+    /// and while nothing is recorded.
+    pub(crate) fn emit_in(
+        &mut self,
+        event: EventId,
+        values: &[Value<'_>],
+        writer: Writer,
+    ) -> Result<(), CommandError> {
+        if !self.engine.registry.synthetic().contains(event) {
+            let is_gone = self.engine.registry.events().get(event).is_none();
+            return Err(if is_gone { ErrorKind::Gone } else { ErrorKind::Invalid }.into());
+        }
+        let state = self.engine.instances.state(self.instance)?;
+        if !state.is_enabled(event) {
+            return Ok(());
+        }
+        if !self.engine.status(self.instance).is_some_and(|status| status.records()) {
+            return Err(ErrorKind::Invalid.into());
+        }
+        let registry = &self.engine.registry;
+        let record = registry.synthetic().record(event, values, writer.pid, registry.events())?;
+        self.emit_record(event, &record, writer);
+        Ok(())
     }
-    let state = engine.instances.state(instance)?;
-    if !state.is_enabled(event) {
-        return Ok(());
-    }
-    if !engine.status(instance).is_some_and(|status| status.records()) {
-        return Err(ErrorKind::Invalid.into());
-    }
-    let record = engine.registry.synthetic().record(event, values, writer.pid, engine.registry.events())?;
-    emit_record(engine, instance, event, &record, writer);
-    Ok(())
-}
 
-fn emit_record(engine: &mut Engine, instance: InstanceId, event: EventId, record: &[u8], writer: Writer) {
-    Arc::make_mut(&mut engine.tasks).look_up(writer.pid.cast_signed(), true);
-    dependents::pass_record(engine, instance, event, record, writer);
+    fn emit_record(&mut self, event: EventId, record: &[u8], writer: Writer) {
+        Arc::make_mut(&mut self.engine.tasks).look_up(writer.pid.cast_signed(), true);
+        Delivery::of(self.engine, self.instance, record, writer).deliver(event);
+    }
 }
 
 /// A function with which one program emits a synthetic event in the kernel (`code::lower::emission` describes its

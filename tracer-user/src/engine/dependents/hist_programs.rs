@@ -7,15 +7,15 @@
 
 use std::mem::take;
 
-use super::{parts::Derivation, sources::RecordSources};
+use super::{Dependents, parts::Derivation, sources::RecordSources};
 use crate::{
     attach::{self, AttachError, AttachPoint, Block, Counts, HistContext, ids},
     code::lower::hist as lower,
     engine::{
         Cooperative, Engine,
         attachments::{
-            off_thread,
             plan::{Change, Wanted, WantedProbe, plan},
+            reconcile::Reconciler,
             session::{
                 InstanceSession,
                 part::{CountPart, Part},
@@ -25,7 +25,7 @@ use crate::{
         command::error::{CommandError, ErrorKind},
         hooks::{self, AttachPlan},
     },
-    event::{EventId, Format, InstanceId},
+    event::{EventId, Format},
     lang::hist::Trigger,
     plan::{
         hist::{Layout, References},
@@ -34,232 +34,183 @@ use crate::{
     },
 };
 
-/// The hook of an event's histogram.
-fn hist_hook(engine: &mut Engine, event: EventId, trigger: &Trigger) -> AttachPlan {
-    let format: &Format = &trigger.event;
-    if engine.registry.events().is_made(event) || engine.registry.is_special(event) {
-        return AttachPlan::new(ProgramContext::Inject, AttachPoint::Inject);
+impl Dependents<'_> {
+    /// The hook of an event's histogram.
+    fn hist_hook(&mut self, event: EventId, trigger: &Trigger) -> AttachPlan {
+        let format: &Format = &trigger.event;
+        if self.engine.registry.events().is_made(event) || self.engine.registry.is_special(event) {
+            return AttachPlan::new(ProgramContext::Inject, AttachPoint::Inject);
+        }
+        let hist = &trigger.hist;
+        if hist.name.is_some() && !Layout::of(hist).is_shared() {
+            // No program may interrupt another one that counts in the same entries.
+            return AttachPlan::tracepoint(format, "a name shares the table");
+        }
+        if hist.synthetic_events().next().is_some() {
+            // Actions on the synthetic event may read the stack, which equals the kernel's only there.
+            return AttachPlan::tracepoint(format, "it makes events");
+        }
+        Reconciler::of(self.engine, self.instance).choose_hooks(&[event]);
+        let chosen = self.engine.attachments.hooks().of(format);
+        match chosen.point {
+            AttachPoint::RawTracepoint(_) | AttachPoint::SysEnter(_) | AttachPoint::SysExit(_) => chosen,
+            _ => AttachPlan::tracepoint(format, chosen.reason),
+        }
     }
-    let hist = &trigger.hist;
-    if hist.name.is_some() && !Layout::of(hist).is_shared() {
-        // No program may interrupt another one that counts in the same entries.
-        return AttachPlan::tracepoint(format, "a name shares the table");
-    }
-    if hist.synthetic_events().next().is_some() {
-        // Actions on the synthetic event may read the stack, which equals the kernel's only there.
-        return AttachPlan::tracepoint(format, "it makes events");
-    }
-    off_thread::choose_hooks(engine, &[event]);
-    let chosen = engine.attachments.hooks().of(format);
-    match chosen.point {
-        AttachPoint::RawTracepoint(_) | AttachPoint::SysEnter(_) | AttachPoint::SysExit(_) => chosen,
-        _ => AttachPlan::tracepoint(format, chosen.reason),
-    }
-}
 
-/// Makes the programs of an event's histograms in an instance match the wanted state.
-pub(super) fn reconcile(
-    engine: &mut Engine,
-    instance: InstanceId,
-    event: EventId,
-) -> Result<(), CommandError> {
-    if RecordSources::of(engine).is_relayed(event) {
-        return Ok(());
-    }
-    let triggers: Vec<Trigger> = engine.histograms.counting(instance, event).cloned().collect();
-    let mut first = Ok(());
-    for trigger in triggers {
-        let wanted = vec![Part::Count(own_count(engine, instance, &trigger))];
-        let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
-        let role = ProgramRole::Histogram(trigger.id);
-        let is = session.table.state(event, role, |parts| parts.receivers.as_ref());
-        let changes = plan(&Wanted::part(true, vec![WantedProbe::ONLY], &wanted), &is);
-        first = first.and(match changes[..] {
-            [] => Ok(()),
-            [Change::Replace] => {
-                // The old program still counts, and the command that led here may be that of another histogram.
-                if let Err(error) = replace(engine, instance, event, &trigger) {
-                    tracing::warn!("{}: {error}", trigger.event.full_name());
+    /// Makes the programs of an event's histograms in an instance match the wanted state.
+    pub(super) fn reconcile_hists(&mut self, event: EventId) -> Result<(), CommandError> {
+        if RecordSources::of(self.engine).is_relayed(event) {
+            return Ok(());
+        }
+        let triggers: Vec<Trigger> = self.engine.histograms.counting(self.instance, event).cloned().collect();
+        let mut first = Ok(());
+        for trigger in triggers {
+            let wanted = vec![Part::Count(self.own_count(&trigger))];
+            let session = self.session()?;
+            let role = ProgramRole::Histogram(trigger.id);
+            let is = session.table.state(event, role, |parts| parts.receivers.as_ref());
+            let changes = plan(&Wanted::part(true, vec![WantedProbe::ONLY], &wanted), &is);
+            first = first.and(match changes[..] {
+                [] => Ok(()),
+                [Change::Replace] => {
+                    // The old program still counts, and the command that led here may be that of another histogram.
+                    if let Err(error) = self.replace_hist(event, &trigger) {
+                        tracing::warn!("{}: {error}", trigger.event.full_name());
+                    }
+                    Ok(())
                 }
-                Ok(())
-            }
-            _ => attach(engine, instance, event, &trigger),
-        });
+                _ => self.attach_hist(event, &trigger),
+            });
+        }
+        first
     }
-    first
-}
 
-/// Attaches a histogram to its hook.
-fn attach(
-    engine: &mut Engine,
-    instance: InstanceId,
-    event: EventId,
-    trigger: &Trigger,
-) -> Result<(), CommandError> {
-    let mut chosen = hist_hook(engine, event, trigger);
-    let mut made = start(engine, instance, trigger, &chosen);
-    if let (Err(error), ProgramContext::RawTracepoint(_)) = (&made, &chosen.context) {
-        // Some values are only in the kernel's own record.
-        tracing::debug!("{error}");
-        chosen = AttachPlan::tracepoint(&trigger.event, "a value");
-        made = start(engine, instance, trigger, &chosen);
+    /// Attaches a histogram to its hook.
+    fn attach_hist(&mut self, event: EventId, trigger: &Trigger) -> Result<(), CommandError> {
+        let mut chosen = self.hist_hook(event, trigger);
+        let mut made = self.start_hist(trigger, &chosen);
+        if let (Err(error), ProgramContext::RawTracepoint(_)) = (&made, &chosen.context) {
+            // Some values are only in the kernel's own record.
+            tracing::debug!("{error}");
+            chosen = AttachPlan::tracepoint(&trigger.event, "a value");
+            made = self.start_hist(trigger, &chosen);
+        }
+        let parts = made?;
+        tracing::debug!(event = %trigger.event.full_name(), point = ?chosen.point, why = %chosen.reason, "counting");
+        let session = self.session()?;
+        session.table.insert(event, ProgramRole::Histogram(trigger.id), parts);
+        Ok(())
     }
-    let parts = made?;
-    tracing::debug!(event = %trigger.event.full_name(), point = ?chosen.point, why = %chosen.reason, "counting");
-    let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
-    session.table.insert(event, ProgramRole::Histogram(trigger.id), parts);
-    Ok(())
-}
 
-/// Replaces the program of a histogram, because the emissions of its synthetic events changed. If it is refused, the old
-/// one stays.
-fn replace(
-    engine: &mut Engine,
-    instance: InstanceId,
-    event: EventId,
-    trigger: &Trigger,
-) -> Result<(), CommandError> {
-    let role = ProgramRole::Histogram(trigger.id);
-    let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
-    let Some(parts) = session.table.get_mut(event, role) else { return Ok(()) };
-    let (mut taken, count) = (take(parts), own_count(engine, instance, trigger));
-    let mut done = Ok(());
-    for AttachedPart { attached, plan } in taken.iter_mut() {
-        let change = |request: &lower::Request<'_>, counts: &Counts, context: HistContext<'_>| {
-            attach::replace_hist(attached, request, counts, &context)
-        };
-        done = with_request(engine, &count, plan, change).and_then(|replaced| Ok(replaced?));
+    /// Replaces the program of a histogram, because the emissions of its synthetic events changed. If it is refused, the old
+    /// one stays.
+    fn replace_hist(&mut self, event: EventId, trigger: &Trigger) -> Result<(), CommandError> {
+        let role = ProgramRole::Histogram(trigger.id);
+        let session = self.session()?;
+        let Some(parts) = session.table.get_mut(event, role) else { return Ok(()) };
+        let (mut taken, count) = (take(parts), self.own_count(trigger));
+        let mut done = Ok(());
+        for AttachedPart { attached, plan } in taken.iter_mut() {
+            let change = |request: &lower::Request<'_>, counts: &Counts, context: HistContext<'_>| {
+                attach::replace_hist(attached, request, counts, &context)
+            };
+            done = count.with_request(self.engine, plan, change).and_then(|replaced| Ok(replaced?));
+        }
+        taken.receivers = done.is_ok().then(|| vec![Part::Count(count)]);
+        let session = self.session()?;
+        session.table.insert(event, role, taken);
+        done
     }
-    taken.receivers = done.is_ok().then(|| vec![Part::Count(count)]);
-    let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
-    session.table.insert(event, role, taken);
-    done
 }
 
 fn invalid(error: AttachError) -> CommandError {
     CommandError::from(error).answered_as(ErrorKind::Invalid)
 }
 
-/// The update of a histogram as a program of its own.
-fn own_count(engine: &Engine, instance: InstanceId, trigger: &Trigger) -> CountPart {
-    Derivation::of(engine).count(instance, trigger, lower::Entry::ProgramContext)
-}
+impl Dependents<'_> {
+    /// The update of a histogram as a program of its own.
+    pub(super) fn own_count(&self, trigger: &Trigger) -> CountPart {
+        Derivation::of(self.engine).count(self.instance, trigger, lower::Entry::ProgramContext)
+    }
 
-/// Attaches a histogram to a hook.
-fn start(
-    engine: &mut Engine,
-    instance: InstanceId,
-    trigger: &Trigger,
-    chosen: &AttachPlan,
-) -> Result<AttachedParts, CommandError> {
-    let opened = match chosen.point {
-        AttachPoint::Tracepoint(_) if !engine.attachments.is_linked(&chosen.point) => {
-            engine.run_off_thread(|| attach::open_perf_event(&chosen.point))
-        }
-        _ => None,
-    };
-    let count = own_count(engine, instance, trigger);
-    let start = |request: &lower::Request<'_>, counts: &Counts, context: HistContext<'_>| {
-        attach::attach_hist(request, &chosen.point, counts, &context, opened)
-    };
-    let attached = with_request(engine, &count, chosen, start)?.map_err(invalid)?;
-    Ok(AttachedParts::passing(AttachedPart::new(attached, chosen.clone()), vec![Part::Count(count)]))
-}
-
-/// Calls a function with the request for a histogram's program at a hook.
-fn with_request<T>(
-    engine: &Engine,
-    CountPart { instance, trigger, entry, emissions }: &CountPart,
-    AttachPlan { context, point, .. }: &AttachPlan,
-    act: impl FnOnce(&lower::Request<'_>, &Counts, HistContext<'_>) -> T,
-) -> Result<T, CommandError> {
-    let trigger = engine.histograms.trigger(*trigger).ok_or(ErrorKind::Gone)?;
-    let (hist, format) = (&*trigger.hist, &*trigger.event);
-    let block = |emission: &Option<Part>| emission.as_ref().map_or(Ok(None), |part| part.build(engine));
-    let emissions = emissions.iter().map(block).collect::<Result<_, _>>()?;
-    let filter = match &trigger.filter {
-        Some(text) => {
-            let filter = resolve::filter(text, format, engine.facts.as_ref());
-            Some(filter.map_err(|error| error.errno())?)
-        }
-        None => None,
-    };
-    let own = ids::own().map_err(|_| ErrorKind::Denied)?;
-    let table = engine.histograms.table(*instance, trigger.id).ok_or(ErrorKind::Gone)?;
-    let references = References::of(hist, engine.histograms.set()).ok_or(ErrorKind::Invalid)?;
-    let owners = references.owners.iter().map(|id| engine.histograms.counts(*id).map(AsRef::as_ref));
-    let owners = owners.collect::<Option<Vec<&Counts>>>().ok_or(ErrorKind::Invalid)?;
-    let (session, calls) = (
-        engine.attachments.session(*instance).map(InstanceSession::kernel),
-        engine.attachments.factory().and_then(|factory| factory.calls()),
-    );
-    let hist_context = HistContext { owners, session, calls, emissions };
-    let emits = hist_context.emits();
-    let request = lower::Request {
-        hist,
-        references: &references,
-        filter: filter.as_ref(),
-        context,
-        kind: format.id,
-        but_process: (*context != ProgramContext::Inject && !engine.attachments.options().own)
-            .then_some(own.process),
-        but_compat: calls.filter(|_| point.is_call()).map(|calls| calls.registers().compat),
-        entry: *entry,
-        cpus: engine.facts.cpus(),
-        // A mark counts for its writer regardless of the lists (`tracing_mark_write()` checks none).
-        within: Some(lower::Within {
-            place: table.place,
-            lists: !engine.registry.is_special(table.event),
-            other: hooks::other(format, context),
-        }),
-        emits: &emits,
-    };
-    Ok(act(&request, &table.counts, hist_context))
-}
-
-/// The update of a histogram as a part of another program.
-pub(super) fn block(engine: &Engine, count: &CountPart) -> Result<Block, CommandError> {
-    let place = AttachPlan::new(ProgramContext::Inject, AttachPoint::Inject);
-    with_request(engine, count, &place, attach::hist_part)?.map_err(invalid)
-}
-
-/// Counts a record from user space in an event's histograms.
-pub(crate) fn count_record(
-    engine: &mut Engine,
-    instance: InstanceId,
-    event: EventId,
-    record: &[u8],
-    writer: &attach::Writer,
-) {
-    let triggers: Vec<Trigger> = engine.histograms.counting(instance, event).cloned().collect();
-    for trigger in triggers {
-        if let Err(errno) = count_in(engine, instance, event, &trigger, record, writer) {
-            tracing::warn!("cannot count in a histogram of {}: {errno}", trigger.event.full_name());
-        }
+    /// Attaches a histogram to a hook.
+    pub(super) fn start_hist(
+        &mut self,
+        trigger: &Trigger,
+        chosen: &AttachPlan,
+    ) -> Result<AttachedParts, CommandError> {
+        let opened = match chosen.point {
+            AttachPoint::Tracepoint(_) if !self.engine.attachments.is_linked(&chosen.point) => {
+                self.engine.run_off_thread(|| attach::open_perf_event(&chosen.point))
+            }
+            _ => None,
+        };
+        let count = self.own_count(trigger);
+        let start = |request: &lower::Request<'_>, counts: &Counts, context: HistContext<'_>| {
+            attach::attach_hist(request, &chosen.point, counts, &context, opened)
+        };
+        let attached = count.with_request(self.engine, chosen, start)?.map_err(invalid)?;
+        Ok(AttachedParts::passing(AttachedPart::new(attached, chosen.clone()), vec![Part::Count(count)]))
     }
 }
 
-fn count_in(
-    engine: &mut Engine,
-    instance: InstanceId,
-    event: EventId,
-    trigger: &Trigger,
-    record: &[u8],
-    writer: &attach::Writer,
-) -> Result<(), CommandError> {
-    let [own, injected] = [ProgramRole::Histogram(trigger.id), ProgramRole::HistogramInject(trigger.id)];
-    let session = engine.attachments.session(instance).ok_or(ErrorKind::Gone)?;
-    let has_hook = |part: &AttachedPart| *part.attached.point() != AttachPoint::Inject;
-    let role = if session.table.first(event, own).is_none_or(has_hook) { injected } else { own };
-    let known = session.table.get(event, role).and_then(|parts| parts.receivers.as_ref());
-    let is_known = || known == Some(&vec![Part::Count(own_count(engine, instance, trigger))]);
-    if role == injected && !is_known() {
+impl CountPart {
+    /// Calls a function with the request for a histogram's program at a hook.
+    fn with_request<T>(
+        &self,
+        engine: &Engine,
+        AttachPlan { context, point, .. }: &AttachPlan,
+        act: impl FnOnce(&lower::Request<'_>, &Counts, HistContext<'_>) -> T,
+    ) -> Result<T, CommandError> {
+        let Self { instance, trigger, entry, emissions } = self;
+        let trigger = engine.histograms.trigger(*trigger).ok_or(ErrorKind::Gone)?;
+        let (hist, format) = (&*trigger.hist, &*trigger.event);
+        let block = |emission: &Option<Part>| emission.as_ref().map_or(Ok(None), |part| part.build(engine));
+        let emissions = emissions.iter().map(block).collect::<Result<_, _>>()?;
+        let filter = match &trigger.filter {
+            Some(text) => {
+                let filter = resolve::filter(text, format, engine.facts.as_ref());
+                Some(filter.map_err(|error| error.errno())?)
+            }
+            None => None,
+        };
+        let own = ids::own().map_err(|_| ErrorKind::Denied)?;
+        let table = engine.histograms.table(*instance, trigger.id).ok_or(ErrorKind::Gone)?;
+        let references = References::of(hist, engine.histograms.set()).ok_or(ErrorKind::Invalid)?;
+        let owners = references.owners.iter().map(|id| engine.histograms.counts(*id).map(AsRef::as_ref));
+        let owners = owners.collect::<Option<Vec<&Counts>>>().ok_or(ErrorKind::Invalid)?;
+        let (session, calls) = (
+            engine.attachments.session(*instance).map(InstanceSession::kernel),
+            engine.attachments.factory().and_then(|factory| factory.calls()),
+        );
+        let hist_context = HistContext { owners, session, calls, emissions };
+        let emits = hist_context.emits();
+        let request = lower::Request {
+            hist,
+            references: &references,
+            filter: filter.as_ref(),
+            context,
+            kind: format.id,
+            but_process: (*context != ProgramContext::Inject && !engine.attachments.options().own)
+                .then_some(own.process),
+            but_compat: calls.filter(|_| point.is_call()).map(|calls| calls.registers().compat),
+            entry: *entry,
+            cpus: engine.facts.cpus(),
+            // A mark counts for its writer regardless of the lists (`tracing_mark_write()` checks none).
+            within: Some(lower::Within {
+                place: table.place,
+                lists: !engine.registry.is_special(table.event),
+                other: hooks::other(format, context),
+            }),
+            emits: &emits,
+        };
+        Ok(act(&request, &table.counts, hist_context))
+    }
+
+    /// The update of a histogram as a part of another program.
+    pub(super) fn block(&self, engine: &Engine) -> Result<Block, CommandError> {
         let place = AttachPlan::new(ProgramContext::Inject, AttachPoint::Inject);
-        let made = start(engine, instance, trigger, &place)?;
-        let session = engine.attachments.session_mut(instance).ok_or(ErrorKind::Gone)?;
-        session.table.insert(event, role, made);
+        self.with_request(engine, &place, attach::hist_part)?.map_err(invalid)
     }
-    let session = engine.attachments.session(instance).ok_or(ErrorKind::Gone)?;
-    let ran = session.run(event, role, record, writer);
-    ran.map(drop).map_err(|error| CommandError::from(error).answered_as(ErrorKind::Io))
 }

@@ -4,129 +4,99 @@
 //! event are made from the records of its target. The records of a dynamic event come from relays on the hooks of its
 //! probes, which are attached as long as the event has dependents. Each instance has its own relays.
 //!
-//! After a change, the programs of all affected events are derived anew ([`parts`]) and compared ([`update`]).
+//! After a change, the programs of all affected events are derived anew ([`parts`]) and compared ([`Dependents::update`]).
 
 mod affected;
+pub(crate) mod delivery;
 pub(crate) mod emission;
-pub(crate) mod hist_programs;
+mod hist_programs;
 mod parts;
 mod relays;
 pub(crate) mod sources;
-pub(crate) mod writer_stack;
+mod writer_stack;
 
 use self::{
     affected::{Containers, affected},
     sources::{RecordSources, Source},
 };
 use crate::{
-    attach,
     engine::{
         Engine,
-        attachments::session::table::{AttachedParts, ProgramRole},
-        command::error::CommandError,
-        records::mark::Writer,
+        attachments::session::InstanceSession,
+        command::error::{CommandError, ErrorKind},
     },
     event::{EventId, InstanceId},
 };
 
-/// Updates the programs that have an event's records, after its dependents changed in an instance.
-pub(crate) fn update(engine: &mut Engine, instance: InstanceId, event: EventId) -> Result<(), CommandError> {
-    update_from(engine, instance, event, 0)
+/// The programs of an instance that depend on events without a tracepoint.
+pub(crate) struct Dependents<'e> {
+    engine: &'e mut Engine,
+    instance: InstanceId,
 }
 
-/// Updates the programs that have an event as their dependent, after the event was enabled, disabled or changed in an
-/// instance.
-pub(crate) fn propagate_enabled(
-    engine: &mut Engine,
-    instance: InstanceId,
-    event: EventId,
-) -> Result<(), CommandError> {
-    update_from(engine, instance, event, 1)
-}
-
-/// Updates the programs of all affected events, except the first ones.
-fn update_from(
-    engine: &mut Engine,
-    instance: InstanceId,
-    event: EventId,
-    skipped: usize,
-) -> Result<(), CommandError> {
-    let all = affected(instance, event, |instance, event| containers(engine, instance, event));
-    let mut first = Ok(());
-    for (number, one) in all.into_iter().enumerate() {
-        if engine.registry.synthetic().contains(one.event) {
-            engine.registry.synthetic_mut().count_change(one.event);
-        }
-        if number < skipped || engine.attachments.session(one.instance).is_none() {
-            continue;
-        }
-        let relayed = relays::reconcile(engine, one.instance, one.event);
-        let done = relayed.and(hist_programs::reconcile(engine, one.instance, one.event));
-        if one.is_emitter {
-            // The command that changed the synthetic event is complete.
-            let name = engine.registry.events().full_name(one.event);
-            done.unwrap_or_else(|error| tracing::warn!("{name}: {error}"));
-        } else {
-            first = first.and(done);
-        }
+impl<'e> Dependents<'e> {
+    pub(crate) fn of(engine: &'e mut Engine, instance: InstanceId) -> Self {
+        Self { engine, instance }
     }
-    first
-}
 
-/// The events whose programs contain the dependents of an event.
-fn containers(engine: &Engine, instance: InstanceId, event: EventId) -> Containers {
-    match RecordSources::of(engine).source(event) {
-        Some(Source::Emission) => {
-            let number = |name: &str| engine.registry.synthetic().number(name);
-            let events = engine.histograms.emitters(|name| number(name) == Some(event)).collect();
-            Containers { events, are_emitters: true }
-        }
-        Some(Source::Event(target)) => Containers { events: vec![(instance, target)], are_emitters: false },
-        Some(Source::Hooks(_) | Source::Place(_) | Source::Writers) | None => Containers::default(),
+    /// The instance's session.
+    ///
+    /// # Errors
+    /// `ENODEV` when the instance is gone.
+    fn session(&mut self) -> Result<&mut InstanceSession, CommandError> {
+        Ok(self.engine.attachments.session_mut(self.instance).ok_or(ErrorKind::Gone)?)
     }
 }
 
-/// Passes a record from user space to an event, if it is enabled in an instance, and to the dependents there, and
-/// performs the actions that their triggers request.
-pub(crate) fn pass_record(
-    engine: &mut Engine,
-    instance: InstanceId,
-    event: EventId,
-    record: &[u8],
-    writer: Writer,
-) {
-    let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
-    hist_programs::count_record(engine, instance, event, record, &hit);
-    emit_one(engine, instance, event, record, writer);
-    pass_to_eprobes(engine, instance, event, record, writer);
-}
+impl Dependents<'_> {
+    /// Updates the programs that have an event's records, after its dependents changed in an instance.
+    pub(crate) fn update(&mut self, event: EventId) -> Result<(), CommandError> {
+        self.update_from(event, 0)
+    }
 
-/// Passes a record from user space to the event probes on its event, and to their histograms.
-pub(crate) fn pass_to_eprobes(
-    engine: &mut Engine,
-    instance: InstanceId,
-    event: EventId,
-    record: &[u8],
-    writer: Writer,
-) {
-    let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
-    for (probe, _) in RecordSources::of(engine).probes_on(event) {
-        emit_one(engine, instance, probe, record, writer);
-        let Some(session) = engine.attachments.session(instance) else { continue };
-        for relay in session.table.get(probe, ProgramRole::Relay).into_iter().flat_map(AttachedParts::iter) {
-            if let Err(error) = relay.attached.run(record, &hit) {
-                tracing::warn!("{error}");
+    /// Updates the programs that have an event as their dependent, after the event was enabled, disabled or changed in an
+    /// instance.
+    pub(crate) fn propagate_enabled(&mut self, event: EventId) -> Result<(), CommandError> {
+        self.update_from(event, 1)
+    }
+
+    /// Updates the programs of all affected events, except the first ones.
+    fn update_from(&mut self, event: EventId, skipped: usize) -> Result<(), CommandError> {
+        let all = affected(self.instance, event, |instance, event| self.containers(instance, event));
+        let mut first = Ok(());
+        for (number, one) in all.into_iter().enumerate() {
+            if self.engine.registry.synthetic().contains(one.event) {
+                self.engine.registry.synthetic_mut().count_change(one.event);
+            }
+            if number < skipped || self.engine.attachments.session(one.instance).is_none() {
+                continue;
+            }
+            let mut dependents = Dependents::of(self.engine, one.instance);
+            let relayed = dependents.reconcile_relays(one.event);
+            let done = relayed.and(dependents.reconcile_hists(one.event));
+            if one.is_emitter {
+                // The command that changed the synthetic event is complete.
+                let name = self.engine.registry.events().full_name(one.event);
+                done.unwrap_or_else(|error| tracing::warn!("{name}: {error}"));
+            } else {
+                first = first.and(done);
             }
         }
+        first
     }
-}
 
-/// Records a record from user space, and performs the actions that the event's triggers request.
-fn emit_one(engine: &mut Engine, instance: InstanceId, event: EventId, record: &[u8], writer: Writer) {
-    let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
-    let session = engine.attachments.session(instance);
-    match session.map_or(Ok(0), |session| session.run(event, ProgramRole::Emitted, record, &hit)) {
-        Ok(actions) => writer_stack::perform(engine, instance, actions, record, writer),
-        Err(error) => tracing::warn!("{error}"),
+    /// The events whose programs contain the dependents of an event.
+    fn containers(&self, instance: InstanceId, event: EventId) -> Containers {
+        match RecordSources::of(self.engine).source(event) {
+            Some(Source::Emission) => {
+                let number = |name: &str| self.engine.registry.synthetic().number(name);
+                let events = self.engine.histograms.emitters(|name| number(name) == Some(event)).collect();
+                Containers { events, are_emitters: true }
+            }
+            Some(Source::Event(target)) => {
+                Containers { events: vec![(instance, target)], are_emitters: false }
+            }
+            Some(Source::Hooks(_) | Source::Place(_) | Source::Writers) | None => Containers::default(),
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Parts are derived from wanted state and from the slots of attached events. They say all that their code depends on.
 
-use super::{hist_programs, sources::RecordSources};
+use super::sources::RecordSources;
 use crate::{
     attach::{self, Block, Relayed},
     code::lower::hist::Entry,
@@ -107,7 +107,7 @@ impl Part {
                 let session = engine.attachments.session(*instance).ok_or(ErrorKind::Gone)?;
                 Ok(session.emitted_block(*event, &config, *irqs_off)?)
             }
-            Self::Count(count) => hist_programs::block(engine, count).map(Some),
+            Self::Count(count) => count.block(engine).map(Some),
             Self::Relay { event, context, parts } => {
                 let relay = Relayed {
                     format: format(*event)?,

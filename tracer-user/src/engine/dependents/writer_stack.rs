@@ -4,45 +4,40 @@ use tracer_abi::{COMMON_SIZE, requested};
 
 use crate::{
     buffer::clock::{Conversion, monotonic},
-    engine::{Engine, attachments::desired, facts::Facts, records::mark::Writer},
-    event::InstanceId,
+    engine::{attachments::desired, dependents::delivery::Delivery, facts::Facts},
 };
 
-/// Performs the actions that the programs of a record from user space requested, bits of [`requested`]. Programs take
-/// snapshots and change switches themselves, but a stack must be the one of the writer.
-pub(crate) fn perform(
-    engine: &mut Engine,
-    instance: InstanceId,
-    actions: u64,
-    record: &[u8],
-    writer: Writer,
-) {
-    if actions & requested::STACK == 0 {
-        return;
+impl Delivery<'_> {
+    /// Performs the actions that the record's programs requested, bits of [`requested`]. Programs take snapshots and
+    /// change switches themselves, but a stack must be the one of the writer.
+    pub(crate) fn perform(&mut self, actions: u64) {
+        if actions & requested::STACK != 0 {
+            // The stack follows the records from before, and a snapshot that was requested with it.
+            self.engine.collect(self.instance);
+            self.record_stack();
+        }
     }
-    // The stack follows the records from before, and a snapshot that was requested with it.
-    engine.collect(instance);
-    stack_of_writer(engine, instance, record, writer);
-}
 
-/// Records the kernel stack of a record's writer.
-fn stack_of_writer(engine: &mut Engine, instance: InstanceId, record: &[u8], writer: Writer) {
-    let facts = engine.facts.clone();
-    let kind = desired::stack_kinds(&engine.facts, engine.registry.events())[0];
-    if !engine.status(instance).is_some_and(|status| status.records()) {
-        return;
-    }
-    let Ok(state) = engine.instances.state(instance) else { return };
-    let addresses = writers_stack(writer.pid, &facts);
-    let common = record.get(2..COMMON_SIZE).unwrap_or(&[0; COMMON_SIZE - 2]);
-    let mut record = [kind.to_ne_bytes().as_slice(), common].concat();
-    record.extend((addresses.len() as u32).to_ne_bytes());
-    record.extend([0; 4]);
-    record.extend(addresses.iter().flat_map(|address| address.to_ne_bytes()));
-    state.counted += 1;
-    let now = Conversion::now(state.clock).time(monotonic(), state.counted);
-    if let Some(buffer) = state.buffer.cpu_mut(writer.cpu) {
-        buffer.push(now, &record);
+    /// Records the kernel stack of the record's writer.
+    fn record_stack(&mut self) {
+        let Self { engine, instance, record, writer } = self;
+        let facts = engine.facts.clone();
+        let kind = desired::stack_kinds(&engine.facts, engine.registry.events())[0];
+        if !engine.status(*instance).is_some_and(|status| status.records()) {
+            return;
+        }
+        let Ok(state) = engine.instances.state(*instance) else { return };
+        let addresses = writers_stack(writer.pid, &facts);
+        let common = record.get(2..COMMON_SIZE).unwrap_or(&[0; COMMON_SIZE - 2]);
+        let mut record = [kind.to_ne_bytes().as_slice(), common].concat();
+        record.extend((addresses.len() as u32).to_ne_bytes());
+        record.extend([0; 4]);
+        record.extend(addresses.iter().flat_map(|address| address.to_ne_bytes()));
+        state.counted += 1;
+        let now = Conversion::now(state.clock).time(monotonic(), state.counted);
+        if let Some(buffer) = state.buffer.cpu_mut(writer.cpu) {
+            buffer.push(now, &record);
+        }
     }
 }
 

@@ -5,4 +5,4 @@ pub(crate) mod queries;
 pub(crate) mod tables;
 pub(crate) mod text;
 
-pub use commands::{Seen, hits_seen, text_of, trigger_text};
+pub use commands::{HistCommands, HistScope, Seen};

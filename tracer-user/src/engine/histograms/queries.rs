@@ -5,35 +5,30 @@ use std::sync::Arc;
 
 use crate::{
     attach::HistContents,
-    engine::histograms::commands as hist_commands,
     engine::{
-        Engine,
         command::error::{CommandError, ErrorKind},
-        histograms::{commands::HistScope, tables::Histograms},
+        histograms::{HistCommands, tables::Histograms},
     },
     event::{EventId, InstanceId},
     lang::hist::{Change, Flags, TriggerId},
 };
 
-/// Creates a histogram on an event, like a write of `hist:` and the command to its `trigger`.
-///
-/// # Errors
-/// The command is invalid or changes an existing histogram, or the kernel refuses something.
-pub(crate) fn add_hist(
-    engine: &mut Engine,
-    instance: InstanceId,
-    event: EventId,
-    command: &[u8],
-) -> Result<TriggerId, CommandError> {
-    let format = Arc::new(engine.registry.events().try_format(event, &engine.facts)?.clone());
-    // A trial on a copy, which gives the new histogram the same number.
-    let mut set = engine.histograms.set().clone();
-    let taken = set.apply(&format, Some(command), false, &HistScope { engine, instance });
-    let Change::Added(id, _) = taken?.change else {
-        return Err(ErrorKind::Exists.into());
-    };
-    hist_commands::set_hist(engine, instance, event, Some(command), false)?;
-    Ok(id)
+impl HistCommands<'_> {
+    /// Creates a histogram on an event, like a write of `hist:` and the command to its `trigger`.
+    ///
+    /// # Errors
+    /// The command is invalid or changes an existing histogram, or the kernel refuses something.
+    pub(crate) fn add_hist(&mut self, event: EventId, command: &[u8]) -> Result<TriggerId, CommandError> {
+        let format = Arc::new(self.engine.registry.events().try_format(event, &self.engine.facts)?.clone());
+        // A trial on a copy, which gives the new histogram the same number.
+        let mut set = self.engine.histograms.set().clone();
+        let taken = set.apply(&format, Some(command), false, &self.scope());
+        let Change::Added(id, _) = taken?.change else {
+            return Err(ErrorKind::Exists.into());
+        };
+        self.set_hist(event, Some(command), false)?;
+        Ok(id)
+    }
 }
 
 impl Histograms {

@@ -9,7 +9,10 @@ use tracer_abi::HISTS;
 
 use crate::{
     attach::Counts,
-    engine::command::error::{CommandError, ErrorKind},
+    engine::{
+        command::error::{CommandError, ErrorKind},
+        registry::EventRegistry,
+    },
     event::{EventId, InstanceId},
     lang::hist::{HistId, Set, Trigger, TriggerId},
 };
@@ -52,6 +55,11 @@ impl Histograms {
     /// Replaces the set of triggers, and returns the previous one.
     pub(crate) fn replace_set(&mut self, set: Set) -> Set {
         std::mem::replace(&mut self.set, set)
+    }
+
+    /// Updates which synthetic events histograms use.
+    pub(crate) fn count_uses(&self, registry: &mut EventRegistry) {
+        registry.synthetic_mut().mark_referenced(|name| self.set.uses_of_synthetic(name) > 0);
     }
 
     /// A trigger of any instance.

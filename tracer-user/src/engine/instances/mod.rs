@@ -1,6 +1,7 @@
 //! The state of each instance: what is enabled, filters, triggers, threads, options, buffers and errors.
 
 pub(crate) mod awaited;
+pub(crate) mod change;
 pub(crate) mod errors;
 pub(crate) mod filter;
 pub(crate) mod inject;

@@ -5,16 +5,14 @@
 
 use crate::{
     engine::{
-        Engine,
-        attachments::reconcile::{self, Goal, reconcile},
         command::error::{CommandError, ErrorKind},
-        histograms::commands as hist_commands,
+        histograms::HistCommands,
         instances::{
-            filter,
+            change::InstanceChange,
             trigger_list::{InstalledTrigger, Kind},
         },
     },
-    event::{EventId, InstanceId},
+    event::EventId,
     lang::trigger::{self, Argument, Command, SimpleAction, Target},
 };
 
@@ -22,124 +20,120 @@ use crate::{
 /// versions in between were not checked.
 const LOGGED: (u32, u32) = (6, 2);
 
-/// Applies a write to an event's `trigger` file.
-pub(crate) fn set_trigger(
-    engine: &mut Engine,
-    instance: InstanceId,
-    event: EventId,
-    written: &[u8],
-) -> Result<(), CommandError> {
-    let line = trigger::read(written)?;
-    let (kind, argument) = match line.command {
-        Command::Simple(act, argument) => (Kind::Simple(act), argument),
-        Command::Switch(switch, target, argument) => {
-            (Kind::Switch(switch, event_of(engine, target)?), argument)
-        }
-        Command::Hist(text) => return hist_commands::set_hist(engine, instance, event, text, line.remove),
-    };
-    if line.remove {
-        let state = engine.instances.state(instance)?;
-        if let Some(at) = state.triggers.find(event, kind) {
-            remove_trigger(engine, instance, event, at)?;
-        }
-        return Ok(());
-    }
-    let trigger = checked_trigger(engine, event, kind, argument)?;
-    if engine.instances.state(instance)?.triggers.find(event, kind).is_some() {
-        return Err(ErrorKind::Exists.into());
-    }
-    install_trigger(engine, instance, event, trigger)
-}
-
-/// The target event of a trigger. It must be an event that can be enabled.
-fn event_of(engine: &Engine, target: Target<'_>) -> Result<EventId, CommandError> {
-    let name = |text| std::str::from_utf8(text).map_err(|_| ErrorKind::Invalid);
-    let system = engine.registry.events().find_system(name(target.system)?).ok_or(ErrorKind::Invalid)?;
-    let event = engine.registry.events().find(system, name(target.event)?).ok_or(ErrorKind::Invalid)?;
-    if engine.registry.events().is_special(system) { Err(ErrorKind::Invalid.into()) } else { Ok(event) }
-}
-
-/// A trigger with its count and filter, checked in the kernel's order.
-fn checked_trigger(
-    engine: &mut Engine,
-    event: EventId,
-    kind: Kind,
-    argument: Argument<'_>,
-) -> Result<InstalledTrigger, CommandError> {
-    let count = argument.count()?;
-    let filter = match argument.filter()? {
-        None => None,
-        Some(text) => match filter::resolve(engine, event, text)? {
-            Ok(filter) => Some((text.to_vec(), filter)),
-            Err(error) => {
-                let error = CommandError::from(error);
-                return Err(if engine.facts.version() >= LOGGED { error } else { error.unlogged() });
+impl InstanceChange<'_> {
+    /// Applies a write to an event's `trigger` file.
+    pub(crate) fn set_trigger(&mut self, event: EventId, written: &[u8]) -> Result<(), CommandError> {
+        let line = trigger::read(written)?;
+        let (kind, argument) = match line.command {
+            Command::Simple(act, argument) => (Kind::Simple(act), argument),
+            Command::Switch(switch, target, argument) => {
+                (Kind::Switch(switch, self.event_of(target)?), argument)
             }
-        },
-    };
-    Ok(InstalledTrigger::new(kind, count, filter))
-}
-
-/// Installs a trigger. If something is refused, nothing changes.
-fn install_trigger(
-    engine: &mut Engine,
-    instance: InstanceId,
-    event: EventId,
-    trigger: InstalledTrigger,
-) -> Result<(), CommandError> {
-    let (kind, count) = (trigger.kind, trigger.count);
-    engine.make_session(instance)?;
-    if kind == Kind::Simple(SimpleAction::Snapshot) {
-        // Programs do not overwrite records any more, so that a snapshot has those before it.
-        engine.collect(instance);
-        engine.instances.state(instance)?.arm_snapshot();
-    }
-    if let Some((target, idle)) = kind.target() {
-        reconcile::soft_mode_get(engine, instance, target, idle)?;
-    }
-    let state = engine.instances.get_mut(instance).ok_or(ErrorKind::Gone)?;
-    let first = state.triggers.of(event).is_empty();
-    let done = match state.triggers.insert(event, trigger) {
-        Err(errno) => Err(errno),
-        Ok(place) => {
-            if let (Some(place), Some(session)) = (place, engine.attachments.session(instance)) {
-                session.kernel().switches().set_count(place, count);
+            Command::Hist(text) => {
+                return HistCommands::of(self.engine, self.instance).set_hist(event, text, line.remove);
             }
-            let done = if first && !engine.registry.is_special(event) {
-                reconcile::soft_mode_get(engine, instance, event, false)
-            } else {
-                reconcile(engine, instance, &[event], Goal::Unchanged)
-            };
-            if done.is_err() {
-                engine.instances.state(instance)?.triggers.remove(event, 0);
+        };
+        if line.remove {
+            let state = self.state()?;
+            if let Some(at) = state.triggers.find(event, kind) {
+                self.remove_trigger(event, at)?;
             }
-            done
+            return Ok(());
         }
-    };
-    if let (Err(_), Some((target, idle))) = (&done, kind.target()) {
-        reconcile::soft_mode_put(engine, instance, target, idle)?;
+        let trigger = self.checked_trigger(event, kind, argument)?;
+        if self.state()?.triggers.find(event, kind).is_some() {
+            return Err(ErrorKind::Exists.into());
+        }
+        self.install_trigger(event, trigger)
     }
-    done
-}
 
-/// Removes the trigger at an index of an event's list.
-fn remove_trigger(
-    engine: &mut Engine,
-    instance: InstanceId,
-    event: EventId,
-    at: usize,
-) -> Result<(), CommandError> {
-    // Its earlier requests must take effect first.
-    engine.collect(instance);
-    let state = engine.instances.state(instance)?;
-    let Some(trigger) = state.triggers.remove(event, at) else { return Ok(()) };
-    let done = if state.triggers.of(event).is_empty() && !engine.registry.is_special(event) {
-        reconcile::soft_mode_put(engine, instance, event, false)
-    } else {
-        reconcile(engine, instance, &[event], Goal::Unchanged)
-    };
-    match trigger.kind.target() {
-        Some((target, idle)) => done.and(reconcile::soft_mode_put(engine, instance, target, idle)),
-        None => done,
+    /// The target event of a trigger. It must be an event that can be enabled.
+    fn event_of(&self, target: Target<'_>) -> Result<EventId, CommandError> {
+        let name = |text| std::str::from_utf8(text).map_err(|_| ErrorKind::Invalid);
+        let system =
+            self.engine.registry.events().find_system(name(target.system)?).ok_or(ErrorKind::Invalid)?;
+        let event =
+            self.engine.registry.events().find(system, name(target.event)?).ok_or(ErrorKind::Invalid)?;
+        if self.engine.registry.events().is_special(system) {
+            Err(ErrorKind::Invalid.into())
+        } else {
+            Ok(event)
+        }
+    }
+
+    /// A trigger with its count and filter, checked in the kernel's order.
+    fn checked_trigger(
+        &mut self,
+        event: EventId,
+        kind: Kind,
+        argument: Argument<'_>,
+    ) -> Result<InstalledTrigger, CommandError> {
+        let count = argument.count()?;
+        let filter = match argument.filter()? {
+            None => None,
+            Some(text) => match self.resolve(event, text)? {
+                Ok(filter) => Some((text.to_vec(), filter)),
+                Err(error) => {
+                    let error = CommandError::from(error);
+                    return Err(if self.engine.facts.version() >= LOGGED { error } else { error.unlogged() });
+                }
+            },
+        };
+        Ok(InstalledTrigger::new(kind, count, filter))
+    }
+
+    /// Installs a trigger. If something is refused, nothing changes.
+    fn install_trigger(&mut self, event: EventId, trigger: InstalledTrigger) -> Result<(), CommandError> {
+        let (kind, count) = (trigger.kind, trigger.count);
+        self.engine.make_session(self.instance)?;
+        if kind == Kind::Simple(SimpleAction::Snapshot) {
+            // Programs do not overwrite records any more, so that a snapshot has those before it.
+            self.engine.collect(self.instance);
+            self.state()?.arm_snapshot();
+        }
+        if let Some((target, idle)) = kind.target() {
+            self.reconciler().soft_mode_get(target, idle)?;
+        }
+        let state = self.engine.instances.get_mut(self.instance).ok_or(ErrorKind::Gone)?;
+        let first = state.triggers.of(event).is_empty();
+        let done = match state.triggers.insert(event, trigger) {
+            Err(errno) => Err(errno),
+            Ok(place) => {
+                if let (Some(place), Some(session)) = (place, self.engine.attachments.session(self.instance))
+                {
+                    session.kernel().switches().set_count(place, count);
+                }
+                let done = if first && !self.engine.registry.is_special(event) {
+                    self.reconciler().soft_mode_get(event, false)
+                } else {
+                    self.follow(&[event])
+                };
+                if done.is_err() {
+                    self.state()?.triggers.remove(event, 0);
+                }
+                done
+            }
+        };
+        if let (Err(_), Some((target, idle))) = (&done, kind.target()) {
+            self.reconciler().soft_mode_put(target, idle)?;
+        }
+        done
+    }
+
+    /// Removes the trigger at an index of an event's list.
+    fn remove_trigger(&mut self, event: EventId, at: usize) -> Result<(), CommandError> {
+        // Its earlier requests must take effect first.
+        self.engine.collect(self.instance);
+        let state = self.engine.instances.state(self.instance)?;
+        let Some(trigger) = state.triggers.remove(event, at) else { return Ok(()) };
+        let done = if state.triggers.of(event).is_empty() && !self.engine.registry.is_special(event) {
+            self.reconciler().soft_mode_put(event, false)
+        } else {
+            self.follow(&[event])
+        };
+        match trigger.kind.target() {
+            Some((target, idle)) => done.and(self.reconciler().soft_mode_put(target, idle)),
+            None => done,
+        }
     }
 }

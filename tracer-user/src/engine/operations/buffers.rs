@@ -3,10 +3,9 @@
 use crate::{
     buffer::clock::Clock,
     engine::{
-        Engine,
         attachments::sessions::Attachments,
         command::error::{CommandError, ErrorKind},
-        instances::Instances,
+        instances::{Instances, change::InstanceChange},
     },
     event::InstanceId,
 };
@@ -25,17 +24,19 @@ pub(crate) fn empty(
     Ok(())
 }
 
-/// Changes the clock of an instance, and empties its buffers.
-///
-/// # Errors
-/// `EINVAL` for an unknown clock, `ENODEV` if the instance was removed.
-pub(crate) fn set_clock(engine: &mut Engine, instance: InstanceId, name: &[u8]) -> Result<(), CommandError> {
-    let clock = Clock::named(name).ok_or(ErrorKind::Invalid)?;
-    engine.collect(instance);
-    let state = engine.instances.state(instance)?;
-    state.clock = clock;
-    if let Some(snapshot) = &mut state.snapshot {
-        snapshot.select_mut(None).for_each(|(_, buffer)| buffer.clear());
+impl InstanceChange<'_> {
+    /// Changes the clock of an instance, and empties its buffers.
+    ///
+    /// # Errors
+    /// `EINVAL` for an unknown clock, `ENODEV` if the instance was removed.
+    pub(crate) fn set_clock(&mut self, name: &[u8]) -> Result<(), CommandError> {
+        let clock = Clock::named(name).ok_or(ErrorKind::Invalid)?;
+        self.engine.collect(self.instance);
+        let state = self.state()?;
+        state.clock = clock;
+        if let Some(snapshot) = &mut state.snapshot {
+            snapshot.select_mut(None).for_each(|(_, buffer)| buffer.clear());
+        }
+        empty(&mut self.engine.instances, &mut self.engine.attachments, self.instance, None)
     }
-    empty(&mut engine.instances, &mut engine.attachments, instance, None)
 }

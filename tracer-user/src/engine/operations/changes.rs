@@ -5,10 +5,10 @@ use crate::{
     engine::{
         Engine,
         attachments::{
-            reconcile::{Goal, reconcile},
+            reconcile::{Goal, Reconciler},
             sessions::Attachments,
         },
-        dependents,
+        dependents::Dependents,
         instances::Instances,
         operations::buffers,
         registry::table::{EventChanges, RemovedEvent},
@@ -16,37 +16,50 @@ use crate::{
     event::{EventId, InstanceId},
 };
 
-/// Applies the consequences of changed definitions to instances.
-///
-/// The records of a removed event stay, and its id with them ([`super::deleted_events`]). An event of the kernel is
-/// removed with its module. The kernel may give its id to another event at once, so it empties the buffers that have
-/// its records (`trace_module_remove_events()`, kernel/trace/trace_events.c), and they are emptied here too.
-pub(crate) fn apply_changes(engine: &mut Engine, changes: EventChanges) {
-    for RemovedEvent { event, id } in changes.removed {
-        let Engine { instances, attachments, .. } = engine;
-        let mut recorded_in = instances.ids();
-        recorded_in.retain(|instance| forget_event(instances, attachments, *instance, event));
-        match id {
-            // An event that was defined again can have records of before.
-            Some(id) if recorded_in.is_empty() && instances.pages_of(id) == 0 => {
-                engine.registry.table_mut().release(id);
-            }
-            Some(id) => engine.registry.table_mut().keep(id, recorded_in, monotonic()),
-            None => recorded_in.into_iter().for_each(|instance| empty(instances, attachments, instance)),
-        }
-    }
-    for event in changes.redefined {
-        follow_probes(engine, event);
+/// The definitions of events, with all that their changes change.
+pub(crate) struct Definitions<'e> {
+    pub(super) engine: &'e mut Engine,
+}
+
+impl<'e> Definitions<'e> {
+    pub(crate) fn of(engine: &'e mut Engine) -> Self {
+        Self { engine }
     }
 }
 
-/// Attaches and detaches an event's probes and relays, after its definitions or modules changed.
-pub(crate) fn follow_probes(engine: &mut Engine, event: EventId) {
-    for instance in engine.instances.ids() {
-        let relayed = dependents::update(engine, instance, event);
-        let followed = reconcile(engine, instance, &[event], Goal::Unchanged);
-        for error in [relayed, followed].into_iter().filter_map(Result::err) {
-            engine.log_error(instance, error);
+impl Definitions<'_> {
+    /// Applies the consequences of changed definitions to instances.
+    ///
+    /// The records of a removed event stay, and its id with them ([`super::deleted_events`]). An event of the kernel is
+    /// removed with its module. The kernel may give its id to another event at once, so it empties the buffers that have
+    /// its records (`trace_module_remove_events()`, kernel/trace/trace_events.c), and they are emptied here too.
+    pub(crate) fn apply_changes(&mut self, changes: EventChanges) {
+        for RemovedEvent { event, id } in changes.removed {
+            let Engine { instances, attachments, .. } = self.engine;
+            let mut recorded_in = instances.ids();
+            recorded_in.retain(|instance| forget_event(instances, attachments, *instance, event));
+            match id {
+                // An event that was defined again can have records of before.
+                Some(id) if recorded_in.is_empty() && instances.pages_of(id) == 0 => {
+                    self.engine.registry.table_mut().release(id);
+                }
+                Some(id) => self.engine.registry.table_mut().keep(id, recorded_in, monotonic()),
+                None => recorded_in.into_iter().for_each(|instance| empty(instances, attachments, instance)),
+            }
+        }
+        for event in changes.redefined {
+            self.follow_probes(event);
+        }
+    }
+
+    /// Attaches and detaches an event's probes and relays, after its definitions or modules changed.
+    pub(crate) fn follow_probes(&mut self, event: EventId) {
+        for instance in self.engine.instances.ids() {
+            let relayed = Dependents::of(self.engine, instance).update(event);
+            let followed = Reconciler::of(self.engine, instance).reconcile(&[event], Goal::Unchanged);
+            for error in [relayed, followed].into_iter().filter_map(Result::err) {
+                self.engine.log_error(instance, error);
+            }
         }
     }
 }

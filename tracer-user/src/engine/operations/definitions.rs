@@ -6,8 +6,7 @@ use crate::{
     engine::{
         Cooperative, Engine,
         command::error::{CommandError, ErrorKind},
-        histograms::commands as hist_commands,
-        operations::{changes, deleted_events},
+        operations::changes::Definitions,
         registry::table::{DefinitionOwner, EventChanges},
         user,
     },
@@ -47,189 +46,192 @@ pub(crate) fn saved_definitions(engine: &Engine) -> Vec<(Vec<u8>, Option<Identit
     lines.into_iter().map(|(_, line, file)| (line, file)).collect()
 }
 
-/// Applies a write to a file of dynamic events, line by line up to the first refused line. `files` are those of
-/// [`crate::lang::define::files`]; `payer` is charged for the definitions.
-///
-/// # Errors
-/// The kernel's error for that line.
-pub(crate) fn define(
-    engine: &mut Engine,
-    file: File,
-    written: &[u8],
-    files: &Files,
-    payer: u32,
-) -> Result<(), CommandError> {
-    for line in lines(written) {
-        define_line(engine, file, line.map_err(|_| ErrorKind::Invalid)?, (files, payer))?;
+impl Definitions<'_> {
+    /// Applies a write to a file of dynamic events, line by line up to the first refused line. `files` are those of
+    /// [`crate::lang::define::files`]; `payer` is charged for the definitions.
+    ///
+    /// # Errors
+    /// The kernel's error for that line.
+    pub(crate) fn define(
+        &mut self,
+        file: File,
+        written: &[u8],
+        files: &Files,
+        payer: u32,
+    ) -> Result<(), CommandError> {
+        for line in lines(written) {
+            self.define_line(file, line.map_err(|_| ErrorKind::Invalid)?, (files, payer))?;
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Defines an event again by an entry of [`saved_definitions`]. `look` opens the file that the entry names.
-///
-/// An entry is one definition. It is not split into lines: the text of a user event, which clients choose, may have
-/// newlines, and what follows them could delete or define other events.
-///
-/// # Errors
-/// The kernel's error for the definition; `EINVAL` for anything but one definition.
-pub(crate) fn restore(
-    engine: &mut Engine,
-    entry: &[u8],
-    look: impl FnMut(&FileRequest) -> Result<Found, Errno>,
-) -> Result<(), CommandError> {
-    let line = Line::split(entry);
-    match request(&line, File::Dynamic) {
-        Request::User => return user::restore(engine, entry),
-        Request::Probe | Request::Synthetic if !entry.contains(&b'\n') => {}
-        _ => return Err(ErrorKind::Invalid.into()),
+    /// Defines an event again by an entry of [`saved_definitions`]. `look` opens the file that the entry names.
+    ///
+    /// An entry is one definition. It is not split into lines: the text of a user event, which clients choose, may have
+    /// newlines, and what follows them could delete or define other events.
+    ///
+    /// # Errors
+    /// The kernel's error for the definition; `EINVAL` for anything but one definition.
+    pub(crate) fn restore(
+        &mut self,
+        entry: &[u8],
+        look: impl FnMut(&FileRequest) -> Result<Found, Errno>,
+    ) -> Result<(), CommandError> {
+        let line = Line::split(entry);
+        match request(&line, File::Dynamic) {
+            Request::User => return user::restore(self.engine, entry),
+            Request::Probe | Request::Synthetic if !entry.contains(&b'\n') => {}
+            _ => return Err(ErrorKind::Invalid.into()),
+        }
+        let files = Files::of(files(File::Dynamic, entry), look);
+        self.define_line(File::Dynamic, entry, (&files, 0))
     }
-    let files = Files::of(files(File::Dynamic, entry), look);
-    define_line(engine, File::Dynamic, entry, (&files, 0))
-}
 
-/// Deletes all events of a file, when it is emptied.
-///
-/// # Errors
-/// `EBUSY` if one of them is in use.
-pub(crate) fn undefine(engine: &mut Engine, file: File) -> Result<(), CommandError> {
-    mark_busy(engine);
-    let others = !(engine.registry.synthetic().is_empty() && engine.user.is_empty());
-    let all = file == File::Dynamic && others;
-    if all && (user::is_any_busy(engine) || engine.registry.is_any_definition_busy()) {
-        return Err(ErrorKind::Busy.into());
+    /// Deletes all events of a file, when it is emptied.
+    ///
+    /// # Errors
+    /// `EBUSY` if one of them is in use.
+    pub(crate) fn undefine(&mut self, file: File) -> Result<(), CommandError> {
+        self.mark_busy();
+        let others = !(self.engine.registry.synthetic().is_empty() && self.engine.user.is_empty());
+        let all = file == File::Dynamic && others;
+        if all && (user::is_any_busy(self.engine) || self.engine.registry.is_any_definition_busy()) {
+            return Err(ErrorKind::Busy.into());
+        }
+        if all {
+            user::clear(self.engine);
+        }
+        self.change_definitions(|engine, changes| {
+            let registry = &mut engine.registry;
+            if all { registry.clear_definitions(changes) } else { registry.clear_probes(file, changes) }
+        })
     }
-    if all {
-        user::clear(engine);
+
+    /// Applies a write to `synthetic_events`, line by line up to the first refused line.
+    ///
+    /// # Errors
+    /// The kernel's error for that line.
+    pub(crate) fn define_synthetic(&mut self, written: &[u8], payer: u32) -> Result<(), CommandError> {
+        for line in lines(written) {
+            self.mark_busy();
+            let line = Line::split(line.map_err(|_| ErrorKind::Invalid)?);
+            self.define_synthetic_line(synth::File::Synthetic, &line, payer)?;
+        }
+        Ok(())
     }
-    change_definitions(engine, |engine, changes| {
-        let registry = &mut engine.registry;
-        if all { registry.clear_definitions(changes) } else { registry.clear_probes(file, changes) }
-    })
-}
 
-/// Applies a write to `synthetic_events`, line by line up to the first refused line.
-///
-/// # Errors
-/// The kernel's error for that line.
-pub(crate) fn define_synthetic(engine: &mut Engine, written: &[u8], payer: u32) -> Result<(), CommandError> {
-    for line in lines(written) {
-        mark_busy(engine);
-        let line = Line::split(line.map_err(|_| ErrorKind::Invalid)?);
-        define_synthetic_line(engine, synth::File::Synthetic, &line, payer)?;
+    /// Deletes all synthetic events, in order up to the first one in use.
+    ///
+    /// # Errors
+    /// `EBUSY` if one is in use; if a histogram produces one, none is deleted.
+    pub(crate) fn undefine_synthetic(&mut self) -> Result<(), CommandError> {
+        self.mark_busy();
+        self.change_definitions(|engine, changes| engine.registry.clear_synthetic(changes))
     }
-    Ok(())
-}
 
-/// Deletes all synthetic events, in order up to the first one in use.
-///
-/// # Errors
-/// `EBUSY` if one is in use; if a histogram produces one, none is deleted.
-pub(crate) fn undefine_synthetic(engine: &mut Engine) -> Result<(), CommandError> {
-    mark_busy(engine);
-    change_definitions(engine, |engine, changes| engine.registry.clear_synthetic(changes))
-}
-
-/// Applies a write to `program_events`. `files` are those of [`crate::engine::registry::program_files`]. `None` for
-/// `written` removes the events of all programs. The number in `written` is the payer of the definitions.
-///
-/// # Errors
-/// The errors of [`crate::engine::registry::EventRegistry::apply_programs`]; `EBUSY` for events in use.
-pub(crate) fn define_programs(
-    engine: &mut Engine,
-    written: Option<(&[u8], &Files, u32)>,
-) -> Result<(), CommandError> {
-    deleted_events::release_ids(engine);
-    change_definitions(engine, |engine, changes| {
-        let Engine { registry, instances, facts, quotas, .. } = engine;
-        let is_enabled = |event| instances.is_enabled(event);
-        let written = written.map(|(text, files, payer)| (text, files, DefinitionOwner { quotas, payer }));
-        registry.apply_programs(written, facts, &is_enabled, changes)
-    })
-}
-
-fn define_line(engine: &mut Engine, file: File, text: &[u8], by: (&Files, u32)) -> Result<(), CommandError> {
-    let line = Line::split(text);
-    mark_busy(engine);
-    let kind = if file == File::Dynamic { request(&line, file) } else { Request::Probe };
-    match kind {
-        Request::User => user::define(engine, line.text()),
-        Request::Synthetic => define_synthetic_line(engine, synth::File::Dynamic, &line, by.1),
-        Request::Delete => delete_line(engine, &line, by),
-        _ => apply_line(engine, file, &line, by),
+    /// Applies a write to `program_events`. `files` are those of [`crate::engine::registry::program_files`]. `None` for
+    /// `written` removes the events of all programs. The number in `written` is the payer of the definitions.
+    ///
+    /// # Errors
+    /// The errors of [`crate::engine::registry::EventRegistry::apply_programs`]; `EBUSY` for events in use.
+    pub(crate) fn define_programs(
+        &mut self,
+        written: Option<(&[u8], &Files, u32)>,
+    ) -> Result<(), CommandError> {
+        self.release_ids();
+        self.change_definitions(|engine, changes| {
+            let Engine { registry, instances, facts, quotas, .. } = engine;
+            let is_enabled = |event| instances.is_enabled(event);
+            let written =
+                written.map(|(text, files, payer)| (text, files, DefinitionOwner { quotas, payer }));
+            registry.apply_programs(written, facts, &is_enabled, changes)
+        })
     }
-}
 
-fn define_synthetic_line(
-    engine: &mut Engine,
-    file: synth::File,
-    line: &Line<'_>,
-    payer: u32,
-) -> Result<(), CommandError> {
-    let facts = engine.facts.clone();
-    if !facts.is_warm() {
-        // The names of allocation flags need BTF, which takes some 60 ms to read.
-        engine.run_off_thread(|| facts.warm());
+    fn define_line(&mut self, file: File, text: &[u8], by: (&Files, u32)) -> Result<(), CommandError> {
+        let line = Line::split(text);
+        self.mark_busy();
+        let kind = if file == File::Dynamic { request(&line, file) } else { Request::Probe };
+        match kind {
+            Request::User => user::define(self.engine, line.text()),
+            Request::Synthetic => self.define_synthetic_line(synth::File::Dynamic, &line, by.1),
+            Request::Delete => self.delete_line(&line, by),
+            _ => self.apply_line(file, &line, by),
+        }
     }
-    deleted_events::release_ids(engine);
-    change_definitions(engine, |engine, changes| {
-        let Engine { registry, quotas, facts, .. } = engine;
-        registry.apply_synthetic((file, line), DefinitionOwner { quotas, payer }, facts, changes)
-    })
-}
 
-/// Deletes the events that a line of `dynamic_events` names: user events first, then synthetic events and probes in the
-/// order of their definition.
-fn delete_line(engine: &mut Engine, line: &Line<'_>, by: (&Files, u32)) -> Result<(), CommandError> {
-    let user = user::delete_line(engine, line)?;
-    let probe = engine.registry.dynamic().first_named(line);
-    let synthetic =
-        deletion(line).and_then(|named| engine.registry.synthetic().named(named.group, named.name));
-    let Some((name, serial)) = synthetic else {
-        // If user events were deleted, no other event needs to have the name.
-        let done = user > 0 && probe.is_none();
-        return if done { Ok(()) } else { apply_line(engine, File::Dynamic, line, by) };
-    };
-    let probe_first = probe.is_some_and(|probe| probe < serial);
-    if probe_first {
-        apply_line(engine, File::Dynamic, line, by)?;
+    fn define_synthetic_line(
+        &mut self,
+        file: synth::File,
+        line: &Line<'_>,
+        payer: u32,
+    ) -> Result<(), CommandError> {
+        let facts = self.engine.facts.clone();
+        if !facts.is_warm() {
+            // The names of allocation flags need BTF, which takes some 60 ms to read.
+            self.engine.run_off_thread(|| facts.warm());
+        }
+        self.release_ids();
+        self.change_definitions(|engine, changes| {
+            let Engine { registry, quotas, facts, .. } = engine;
+            registry.apply_synthetic((file, line), DefinitionOwner { quotas, payer }, facts, changes)
+        })
     }
-    change_definitions(engine, |engine, changes| engine.registry.delete_synthetic(&name, changes))?;
-    if probe.is_some() && !probe_first { apply_line(engine, File::Dynamic, line, by) } else { Ok(()) }
-}
 
-/// Applies a line that defines or deletes probes. `files` are the opened files that it names; `payer` is charged for it.
-fn apply_line(
-    engine: &mut Engine,
-    file: File,
-    line: &Line<'_>,
-    (files, payer): (&Files, u32),
-) -> Result<(), CommandError> {
-    deleted_events::release_ids(engine);
-    // Other requests may read the definitions while a thread queries the kernel.
-    let planner = engine.registry.planner(&engine.facts);
-    let planned = engine.run_off_thread(|| planner.plan(line, file, files));
-    drop(planner);
-    change_definitions(engine, |engine, changes| {
-        let owner = DefinitionOwner { quotas: &engine.quotas, payer };
-        engine.registry.apply_probes(planned, (file, line), owner, changes)
-    })
-}
+    /// Deletes the events that a line of `dynamic_events` names: user events first, then synthetic events and probes in the
+    /// order of their definition.
+    fn delete_line(&mut self, line: &Line<'_>, by: (&Files, u32)) -> Result<(), CommandError> {
+        let user = user::delete_line(self.engine, line)?;
+        let probe = self.engine.registry.dynamic().first_named(line);
+        let synthetic =
+            deletion(line).and_then(|named| self.engine.registry.synthetic().named(named.group, named.name));
+        let Some((name, serial)) = synthetic else {
+            // If user events were deleted, no other event needs to have the name.
+            let done = user > 0 && probe.is_none();
+            return if done { Ok(()) } else { self.apply_line(File::Dynamic, line, by) };
+        };
+        let probe_first = probe.is_some_and(|probe| probe < serial);
+        if probe_first {
+            self.apply_line(File::Dynamic, line, by)?;
+        }
+        self.change_definitions(|engine, changes| engine.registry.delete_synthetic(&name, changes))?;
+        if probe.is_some() && !probe_first { self.apply_line(File::Dynamic, line, by) } else { Ok(()) }
+    }
 
-/// Changes definitions and applies the consequences, even if the change fails half-way.
-fn change_definitions(
-    engine: &mut Engine,
-    change: impl FnOnce(&mut Engine, &mut EventChanges) -> Result<(), CommandError>,
-) -> Result<(), CommandError> {
-    let mut changes = EventChanges::default();
-    let done = change(engine, &mut changes);
-    changes::apply_changes(engine, changes);
-    done
-}
+    /// Applies a line that defines or deletes probes. `files` are the opened files that it names; `payer` is charged for it.
+    fn apply_line(
+        &mut self,
+        file: File,
+        line: &Line<'_>,
+        (files, payer): (&Files, u32),
+    ) -> Result<(), CommandError> {
+        self.release_ids();
+        // Other requests may read the definitions while a thread queries the kernel.
+        let planner = self.engine.registry.planner(&self.engine.facts);
+        let planned = self.engine.run_off_thread(|| planner.plan(line, file, files));
+        drop(planner);
+        self.change_definitions(|engine, changes| {
+            let owner = DefinitionOwner { quotas: &engine.quotas, payer };
+            engine.registry.apply_probes(planned, (file, line), owner, changes)
+        })
+    }
 
-/// Marks the definitions in use.
-fn mark_busy(engine: &mut Engine) {
-    // Instances may have been removed with their histograms.
-    hist_commands::count_uses(engine);
-    let Engine { registry, instances, .. } = engine;
-    registry.mark_busy(|event| instances.is_enabled(event));
+    /// Changes definitions and applies the consequences, even if the change fails half-way.
+    fn change_definitions(
+        &mut self,
+        change: impl FnOnce(&mut Engine, &mut EventChanges) -> Result<(), CommandError>,
+    ) -> Result<(), CommandError> {
+        let mut changes = EventChanges::default();
+        let done = change(self.engine, &mut changes);
+        self.apply_changes(changes);
+        done
+    }
+
+    /// Marks the definitions in use.
+    fn mark_busy(&mut self) {
+        // Instances may have been removed with their histograms.
+        let Engine { registry, instances, histograms, .. } = self.engine;
+        histograms.count_uses(registry);
+        registry.mark_busy(|event| instances.is_enabled(event));
+    }
 }

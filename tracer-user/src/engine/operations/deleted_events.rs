@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 use crate::{
     buffer::clock::monotonic,
     engine::{
-        Engine, attachments::sessions::Attachments, instances::Instances, registry::table::DeletedEvent,
+        attachments::sessions::Attachments, instances::Instances, operations::changes::Definitions,
+        registry::table::DeletedEvent,
     },
     event::InstanceId,
 };
@@ -21,47 +22,54 @@ const LAST_RECORDS: u64 = 2_000_000_000;
 /// Nanoseconds between two releases for clients.
 const RELEASE_INTERVAL: u64 = 100_000_000;
 
-/// Releases the ids of deleted events without records. Rings that may have records of such an event are collected
-/// first.
-pub(crate) fn release_ids(engine: &mut Engine) {
-    release_at(engine, monotonic());
-}
-
-/// As [`release_ids`], for a client whose definition would be refused. Returns false if that was done just before: a
-/// client may try as often as it likes.
-pub(crate) fn release_ids_soon(engine: &mut Engine) -> bool {
-    let now = monotonic();
-    if now < engine.user.next_release {
-        return false;
+impl Definitions<'_> {
+    /// Releases the ids of deleted events without records. Rings that may have records of such an event are collected
+    /// first.
+    pub(crate) fn release_ids(&mut self) {
+        self.release_at(monotonic());
     }
-    engine.user.next_release = now + RELEASE_INTERVAL;
-    release_at(engine, now);
-    true
-}
 
-fn release_at(engine: &mut Engine, now: u64) {
-    let mut behind = BTreeSet::new();
-    for (id, deleted) in engine.registry.table().deleted() {
-        if may_end(&engine.instances, id, deleted, now) {
-            let rings = deleted.recorded_in.iter().copied();
-            behind.extend(rings.filter(|instance| !is_collected(&engine.attachments, *instance, deleted)));
+    /// As [`release_ids`], for a client whose definition would be refused. Returns false if that was done just before: a
+    /// client may try as often as it likes.
+    pub(crate) fn release_ids_soon(&mut self) -> bool {
+        let now = monotonic();
+        if now < self.engine.user.next_release {
+            return false;
         }
+        self.engine.user.next_release = now + RELEASE_INTERVAL;
+        self.release_at(now);
+        true
     }
-    for instance in behind {
-        engine.collect(instance);
-    }
-    let ended: Vec<u16> = engine
-        .registry
-        .table()
-        .deleted()
-        .filter(|(id, deleted)| {
-            let is_collected = |instance: &InstanceId| is_collected(&engine.attachments, *instance, deleted);
-            may_end(&engine.instances, *id, deleted, now) && deleted.recorded_in.iter().all(is_collected)
-        })
-        .map(|(id, _)| id)
-        .collect();
-    for id in ended {
-        engine.registry.table_mut().release(id);
+
+    fn release_at(&mut self, now: u64) {
+        let mut behind = BTreeSet::new();
+        for (id, deleted) in self.engine.registry.table().deleted() {
+            if may_end(&self.engine.instances, id, deleted, now) {
+                let rings = deleted.recorded_in.iter().copied();
+                behind.extend(
+                    rings.filter(|instance| !is_collected(&self.engine.attachments, *instance, deleted)),
+                );
+            }
+        }
+        for instance in behind {
+            self.engine.collect(instance);
+        }
+        let ended: Vec<u16> = self
+            .engine
+            .registry
+            .table()
+            .deleted()
+            .filter(|(id, deleted)| {
+                let is_collected =
+                    |instance: &InstanceId| is_collected(&self.engine.attachments, *instance, deleted);
+                may_end(&self.engine.instances, *id, deleted, now)
+                    && deleted.recorded_in.iter().all(is_collected)
+            })
+            .map(|(id, _)| id)
+            .collect();
+        for id in ended {
+            self.engine.registry.table_mut().release(id);
+        }
     }
 }
 
@@ -88,8 +96,9 @@ mod tests {
     use super::*;
     use crate::{
         engine::{
+            Engine,
             facts::Facts,
-            operations::{changes::apply_changes, lifecycle},
+            operations::lifecycle,
             quota::Kind,
             registry::{catalogue, table::EventChanges},
         },
@@ -109,7 +118,7 @@ mod tests {
 
     /// Defines an event that is charged to [`UID`].
     fn define(engine: &mut Engine, name: &str) -> (EventId, u16) {
-        release_ids(engine);
+        Definitions::of(engine).release_ids();
         let charge = engine.quotas.charge(UID, Kind::UserEvents, 1).unwrap();
         let id = engine.registry.events().free_id().unwrap();
         let made = catalogue::made("mine", name, id);
@@ -128,7 +137,7 @@ mod tests {
     fn delete(engine: &mut Engine, event: EventId) {
         let mut changes = EventChanges::default();
         engine.registry.table_mut().remove(event, &mut changes);
-        apply_changes(engine, changes);
+        Definitions::of(engine).apply_changes(changes);
     }
 
     fn records(engine: &Engine, instance: InstanceId) -> u64 {
@@ -142,7 +151,7 @@ mod tests {
 
     /// Releases ids as late enough after all deletions.
     fn release_later(engine: &mut Engine) {
-        release_at(engine, monotonic() + 2 * LAST_RECORDS);
+        Definitions::of(engine).release_at(monotonic() + 2 * LAST_RECORDS);
     }
 
     #[test]
@@ -170,7 +179,7 @@ mod tests {
         assert!(is_printed(&engine, id));
         engine.instances.state(below).unwrap().take_snapshot(None, 2).unwrap();
         // A program that was running may still make a record.
-        release_ids(&mut engine);
+        Definitions::of(&mut engine).release_ids();
         assert!(is_printed(&engine, id));
         release_later(&mut engine);
         assert!(!is_printed(&engine, id) && is_printed(&engine, other));

@@ -4,12 +4,12 @@ use crate::{
     buffer::PageSize,
     engine::{
         Cooperative, Engine,
+        attachments::reconcile::Reconciler,
         command::error::{CommandError, ErrorKind},
-        dependents,
+        dependents::Dependents,
         facts::Facts,
-        histograms::commands,
+        histograms::HistCommands,
         instances::{Instances, instance::Instance},
-        operations::probe_counts,
     },
     event::{EventId, InstanceId},
 };
@@ -38,15 +38,15 @@ pub(crate) fn remove(engine: &mut Engine, name: &str) -> Result<(), CommandError
         engine.instances.set_printk_destination(InstanceId::TOP, true)?;
     }
     let on: Vec<EventId> = engine.instances.state(instance)?.enabled.iter().copied().collect();
-    probe_counts::keep_counts(engine, instance, &on);
-    commands::forget_hists(engine, instance);
+    Reconciler::of(engine, instance).keep_counts(&on);
+    HistCommands::of(engine, instance).forget_hists();
     let removed = (engine.instances.remove(instance), engine.attachments.remove(instance));
     let names = if engine.attachments.sessions().next().is_none() { engine.names.take() } else { None };
     // The kernel takes up to 0.2 s to release the programs, links and rings of a session.
     engine.run_off_thread(move || drop((removed, names)));
     // Programs of other instances emit its synthetic events no more. They log their own errors.
     for event in on {
-        let _ = dependents::propagate_enabled(engine, instance, event);
+        let _ = Dependents::of(engine, instance).propagate_enabled(event);
         engine.yield_to_readers();
     }
     Ok(())

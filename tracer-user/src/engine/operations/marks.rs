@@ -4,22 +4,20 @@
 use std::sync::Arc;
 
 use crate::{
-    attach,
     buffer::clock::{Clock, Conversion, monotonic},
     engine::{
         Cooperative, Engine, Scheduler,
-        attachments::session::table::ProgramRole,
         command::error::{CommandError, ErrorKind},
-        dependents::{hist_programs, writer_stack},
+        dependents::delivery::Delivery,
         facts::Facts,
-        instances::instance::Instance,
+        instances::{change::InstanceChange, instance::Instance},
         records::{
             mark::{COPY, Mark, TEXT_AT, Writer, Written},
             marks::MarkRules,
         },
         registry::catalogue::{Events, SPECIAL, STACKS},
     },
-    event::{EventId, InstanceId},
+    event::InstanceId,
 };
 
 impl Cooperative for Engine {
@@ -36,91 +34,73 @@ impl Cooperative for Engine {
     }
 }
 
-/// Records a write to `trace_marker` or `trace_marker_raw`. Returns the number of recorded bytes.
-///
-/// # Errors
-/// `EINVAL` if the option `markers` is off or raw data has no number, `EBADF` while recording is off.
-pub(crate) fn record_mark(
-    engine: &mut Engine,
-    instance: InstanceId,
-    mark: Mark,
-    written: &[u8],
-    writer: Writer,
-) -> Result<usize, CommandError> {
-    let options = &engine.instances.get(instance).ok_or(ErrorKind::Gone)?.options;
-    if !options.is("markers") {
-        return Err(ErrorKind::Invalid.into());
-    }
-    if instance != InstanceId::TOP || options.find(COPY).is_none() {
-        return mark_one(engine, instance, mark, written, writer);
-    }
-    // Marks of the top instance go to all instances with the option (6.16 and later), the last to set it first.
-    let mut done = Err(ErrorKind::Gone.into());
-    for instance in engine.instances.ids().into_iter().rev() {
-        if engine.instances.get(instance).is_some_and(|state| state.options.is(COPY)) {
-            done = mark_one(engine, instance, mark, written, writer);
-            if done.is_err() {
-                break;
+impl InstanceChange<'_> {
+    /// Records a write to `trace_marker` or `trace_marker_raw`. Returns the number of recorded bytes.
+    ///
+    /// # Errors
+    /// `EINVAL` if the option `markers` is off or raw data has no number, `EBADF` while recording is off.
+    pub(crate) fn record_mark(
+        &mut self,
+        mark: Mark,
+        written: &[u8],
+        writer: Writer,
+    ) -> Result<usize, CommandError> {
+        let options = &self.engine.instances.get(self.instance).ok_or(ErrorKind::Gone)?.options;
+        if !options.is("markers") {
+            return Err(ErrorKind::Invalid.into());
+        }
+        if self.instance != InstanceId::TOP || options.find(COPY).is_none() {
+            return self.mark_one(mark, written, writer);
+        }
+        // Marks of the top instance go to all instances with the option (6.16 and later), the last to set it first.
+        let mut done = Err(ErrorKind::Gone.into());
+        for instance in self.engine.instances.ids().into_iter().rev() {
+            if self.engine.instances.get(instance).is_some_and(|state| state.options.is(COPY)) {
+                done = InstanceChange::of(self.engine, instance).mark_one(mark, written, writer);
+                if done.is_err() {
+                    break;
+                }
             }
         }
+        done
     }
-    done
-}
 
-fn mark_one(
-    engine: &mut Engine,
-    instance: InstanceId,
-    mark: Mark,
-    written: &[u8],
-    writer: Writer,
-) -> Result<usize, CommandError> {
-    let (facts, events) = (engine.facts.clone(), engine.registry.events().clone());
-    let system = events.find_system(SPECIAL).ok_or(ErrorKind::Invalid)?;
-    let event = events.find(system, mark.name()).ok_or(ErrorKind::Invalid)?;
-    let format = events.format(event, &facts).ok_or(ErrorKind::Invalid)?;
-    // Records from before the mark go into the buffer before it.
-    engine.collect(instance);
-    Arc::make_mut(&mut engine.tasks).look_up(writer.pid as i32, true);
-    let counted = engine.histograms.counts_event(instance, event);
-    let records = engine.status(instance).is_some_and(|status| status.records());
-    let state = engine.instances.state(instance)?;
-    let made = mark.record(written, format.id, facts.mark_writer(), writer.pid, state.page())?;
-    let Written { mut record, taken: done } = made;
-    let recorded_cpu = state.cpus.get(writer.cpu as usize).copied().unwrap_or_default();
-    if !records || !recorded_cpu {
-        return Err(ErrorKind::BadFile.into());
-    }
-    state.counted += 1;
-    let now = Conversion::now(state.clock).time(monotonic(), state.counted);
-    let buffer = state.buffer.cpu_mut(writer.cpu).ok_or(ErrorKind::BadFile)?;
-    if !buffer.push(now, &record) {
-        return Err(ErrorKind::BadFile.into());
-    }
-    let triggers = !state.triggers.of(event).is_empty();
-    if mark == Mark::Text && (triggers || counted) {
-        // Triggers see the text without the added newline.
-        record.truncate(TEXT_AT + done);
-        record.push(0);
-        let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
-        hist_programs::count_record(engine, instance, event, &record, &hit);
-        if triggers {
-            run_triggers(engine, instance, event, &record, writer);
+    fn mark_one(&mut self, mark: Mark, written: &[u8], writer: Writer) -> Result<usize, CommandError> {
+        let (facts, events) = (self.engine.facts.clone(), self.engine.registry.events().clone());
+        let system = events.find_system(SPECIAL).ok_or(ErrorKind::Invalid)?;
+        let event = events.find(system, mark.name()).ok_or(ErrorKind::Invalid)?;
+        let format = events.format(event, &facts).ok_or(ErrorKind::Invalid)?;
+        // Records from before the mark go into the buffer before it.
+        self.engine.collect(self.instance);
+        Arc::make_mut(&mut self.engine.tasks).look_up(writer.pid as i32, true);
+        let counted = self.engine.histograms.counts_event(self.instance, event);
+        let records = self.engine.status(self.instance).is_some_and(|status| status.records());
+        let state = self.engine.instances.state(self.instance)?;
+        let made = mark.record(written, format.id, facts.mark_writer(), writer.pid, state.page())?;
+        let Written { mut record, taken: done } = made;
+        let recorded_cpu = state.cpus.get(writer.cpu as usize).copied().unwrap_or_default();
+        if !records || !recorded_cpu {
+            return Err(ErrorKind::BadFile.into());
         }
+        state.counted += 1;
+        let now = Conversion::now(state.clock).time(monotonic(), state.counted);
+        let buffer = state.buffer.cpu_mut(writer.cpu).ok_or(ErrorKind::BadFile)?;
+        if !buffer.push(now, &record) {
+            return Err(ErrorKind::BadFile.into());
+        }
+        let triggers = !state.triggers.of(event).is_empty();
+        if mark == Mark::Text && (triggers || counted) {
+            // Triggers see the text without the added newline.
+            record.truncate(TEXT_AT + done);
+            record.push(0);
+            let mut delivery = Delivery::of(self.engine, self.instance, &record, writer);
+            delivery.count_in_histograms(event);
+            if triggers {
+                delivery.run_marker_triggers(event);
+            }
+        }
+        Ok(done)
     }
-    Ok(done)
-}
-
-/// Runs the triggers of `ftrace:print` on a record in the buffer.
-fn run_triggers(engine: &mut Engine, instance: InstanceId, event: EventId, record: &[u8], writer: Writer) {
-    let Some(session) = engine.attachments.session(instance) else { return };
-    let hit = attach::Writer { cpu: writer.cpu, comm: writer.comm };
-    let actions = match session.run(event, ProgramRole::Marker, record, &hit) {
-        Ok(actions) => actions,
-        Err(error) => return tracing::warn!("{error}"),
-    };
-    // The snapshot must be taken before anything else is recorded.
-    engine.collect(instance);
-    writer_stack::perform(engine, instance, actions, record, writer);
 }
 
 /// Reads the formats of marks and stacks, which every instance needs, and the address that marks show. While the kernel

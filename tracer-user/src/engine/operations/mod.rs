@@ -1,4 +1,4 @@
-//! Functions that change several components of the engine, and so get the whole engine.
+//! Changes of several components of the engine. Their types borrow the whole engine.
 
 pub(crate) mod buffers;
 pub(crate) mod changes;
@@ -7,4 +7,3 @@ pub(crate) mod deleted_events;
 pub(crate) mod lifecycle;
 pub(crate) mod marks;
 pub(crate) mod modules;
-pub(crate) mod probe_counts;

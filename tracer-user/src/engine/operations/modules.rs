@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     engine::{
         Cooperative, Engine, InstanceCommand, attachments::session::table::ProgramRole,
-        instances::select::Selector, operations::changes, registry::table::EventChanges,
+        instances::select::Selector, operations::changes::Definitions, registry::table::EventChanges,
     },
     event::EventId,
 };
@@ -34,42 +34,44 @@ impl Engine {
         if let Ok(available) = self.run_off_thread(|| facts.tracefs.available_events()) {
             let mut changes = EventChanges::default();
             self.registry.sync_with(&available, &mut changes);
-            changes::apply_changes(self, changes);
-            enable_awaited(self);
+            Definitions::of(self).apply_changes(changes);
+            Definitions::of(self).enable_awaited();
         }
-        follow_moved_probes(self);
+        Definitions::of(self).follow_moved_probes();
         self.scheduler.set_lookups_wait(false);
     }
 }
 
-/// Enables the events that waited for modules which were loaded.
-fn enable_awaited(engine: &mut Engine) {
-    for instance in engine.instances.ids() {
-        let events = Arc::clone(engine.registry.events());
-        let Ok(state) = engine.instances.state(instance) else { continue };
-        for text in state.awaited.take_loaded(&events) {
-            let Some((on, which)) = Selector::read(text.as_bytes()) else { continue };
-            // The module may lack the event.
-            if let Err(error) = engine.apply(instance, InstanceCommand::Events { which, on }) {
-                tracing::info!("{text}: {error}");
+impl Definitions<'_> {
+    /// Enables the events that waited for modules which were loaded.
+    fn enable_awaited(&mut self) {
+        for instance in self.engine.instances.ids() {
+            let events = Arc::clone(self.engine.registry.events());
+            let Ok(state) = self.engine.instances.state(instance) else { continue };
+            for text in state.awaited.take_loaded(&events) {
+                let Some((on, which)) = Selector::read(text.as_bytes()) else { continue };
+                // The module may lack the event.
+                if let Err(error) = self.engine.apply(instance, InstanceCommand::Events { which, on }) {
+                    tracing::info!("{text}: {error}");
+                }
             }
         }
     }
-}
 
-/// Attaches probes that waited for a module, and detaches probes whose module was unloaded.
-fn follow_moved_probes(engine: &mut Engine) {
-    engine.registry.dynamic_mut().forget_sites();
-    let has_probes = |event: &EventId| {
-        let roles = [ProgramRole::Probe, ProgramRole::Relay];
-        engine
-            .attachments
-            .sessions()
-            .any(|(_, session)| roles.iter().any(|role| session.table.has(*event, *role)))
-    };
-    let events: Vec<EventId> = engine.registry.dynamic().numbers().filter(has_probes).collect();
-    for event in events {
-        changes::follow_probes(engine, event);
-        engine.yield_to_readers();
+    /// Attaches probes that waited for a module, and detaches probes whose module was unloaded.
+    fn follow_moved_probes(&mut self) {
+        self.engine.registry.dynamic_mut().forget_sites();
+        let has_probes = |event: &EventId| {
+            let roles = [ProgramRole::Probe, ProgramRole::Relay];
+            self.engine
+                .attachments
+                .sessions()
+                .any(|(_, session)| roles.iter().any(|role| session.table.has(*event, *role)))
+        };
+        let events: Vec<EventId> = self.engine.registry.dynamic().numbers().filter(has_probes).collect();
+        for event in events {
+            self.follow_probes(event);
+            self.engine.yield_to_readers();
+        }
     }
 }

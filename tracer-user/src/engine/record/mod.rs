@@ -26,7 +26,7 @@ use crate::{
         attachments::{
             AttachOptions, RecordingOptions,
             plan::ProbeState,
-            reconcile::{Goal, reconcile},
+            reconcile::{Goal, Reconciler},
             session::{InstanceSession, table::ProgramRole},
             sessions::Attachments,
         },
@@ -126,7 +126,8 @@ impl Recorder {
         let stream = RecordStream::new();
         let mut recorder = Self { engine, events, stream, waiter, period: FIRST_PERIOD, begun: false };
         let Self { engine, events, stream, .. } = &mut recorder;
-        reconcile(engine, InstanceId::TOP, events, Goal::On)
+        Reconciler::of(engine, InstanceId::TOP)
+            .reconcile(events, Goal::On)
             .map_err(|error| refused(engine, events, error))?;
         if let Some(error) = without_module(engine, events) {
             return Err(error);

@@ -7,7 +7,7 @@ use super::{SelectError, StartError};
 use crate::{
     engine::{
         Engine,
-        attachments::{AttachOptions, RecordingOptions, off_thread, sessions::Attachments},
+        attachments::{AttachOptions, RecordingOptions, reconcile::Reconciler, sessions::Attachments},
         core,
         facts::Facts,
         hooks::AttachPlan,
@@ -257,7 +257,7 @@ impl Selection {
             ..AttachOptions::default()
         });
         self.engine.make_session(InstanceId::TOP)?;
-        off_thread::choose_hooks(&mut self.engine, &events);
+        Reconciler::of(&mut self.engine, InstanceId::TOP).choose_hooks(&events);
         let hooks = self.engine.attachments.hooks();
         let of_kernel = self.events().filter(|event| event.of_kernel);
         Ok(of_kernel.map(|event| hooks.of(event.format)).collect())

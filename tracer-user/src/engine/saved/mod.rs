@@ -23,9 +23,9 @@ use crate::{
     engine::{
         Engine, InstanceCommand, List,
         command::error::{CommandError, ErrorKind},
-        histograms::commands as hist_commands,
+        histograms::HistCommands,
         instances::{Status, instance::Instance, select::Selector},
-        operations::{definitions, lifecycle},
+        operations::{changes::Definitions, definitions, lifecycle},
         registry::{catalogue::Events, program_events::program_files},
     },
     event::{EventId, InstanceId},
@@ -211,7 +211,7 @@ pub fn restore(
     for (at, line) in saved.definitions.iter().enumerate() {
         let file = of(&saved.definition_files, at);
         let found = |one: &FileRequest| look(one).and_then(|found| same(found, file));
-        if let Err(error) = definitions::restore(engine, line.as_bytes(), found) {
+        if let Err(error) = Definitions::of(engine).restore(line.as_bytes(), found) {
             failed.push((format!("dynamic event {line}"), error));
         }
     }
@@ -222,7 +222,7 @@ pub fn restore(
         }
         let (wanted, file) = (program_files(path.as_bytes()), of(&saved.program_files, at));
         let files = Files::of(wanted, |one| look(one).and_then(|found| same(found, file)));
-        if let Err(error) = definitions::define_programs(engine, Some((path.as_bytes(), &files, 0))) {
+        if let Err(error) = Definitions::of(engine).define_programs(Some((path.as_bytes(), &files, 0))) {
             failed.push((format!("program {path}"), error));
         }
     }
@@ -366,10 +366,10 @@ fn restore_hist(engine: &mut Engine, saved: &SavedHist) -> Result<(), CommandErr
     let event = event
         .and_then(|system| engine.registry.events().find(system, &saved.event))
         .ok_or(ErrorKind::NotFound)?;
-    hist_commands::set_hist(engine, instance, event, Some(saved.command.as_bytes()), false)?;
+    HistCommands::of(engine, instance).set_hist(event, Some(saved.command.as_bytes()), false)?;
     let commanded = engine.histograms.set().triggers().filter(|trigger| trigger.command.is_some());
     if let Some(id) = commanded.last().map(|trigger| trigger.id) {
-        hist_commands::pause_hist(engine, instance, id, saved.paused);
+        HistCommands::of(engine, instance).pause_hist(id, saved.paused);
     }
     Ok(())
 }

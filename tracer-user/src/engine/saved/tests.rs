@@ -18,7 +18,7 @@ fn engine() -> Option<Engine> {
 }
 
 fn define(engine: &mut Engine, text: &[u8]) {
-    definitions::define(engine, File::Dynamic, text, &Files::at_once(), 0).unwrap();
+    Definitions::of(engine).define(File::Dynamic, text, &Files::at_once(), 0).unwrap();
 }
 
 fn restored(engine: &mut Engine, saved: &Saved) -> Vec<(String, Errno)> {

@@ -33,7 +33,7 @@ use crate::{
         Engine,
         command::error::{CommandError, ErrorKind},
         instances::Instances,
-        operations::changes,
+        operations::changes::Definitions,
         registry::table::{EventChanges, EventDefinition},
     },
     event::{
@@ -185,7 +185,7 @@ fn remove(engine: &mut Engine, event: EventId) {
         let definition = EventDefinition { payer, name, fields, is_multi: multi.is_some() };
         table.keep_definition(id, definition, multi);
     }
-    changes::apply_changes(engine, changes);
+    Definitions::of(engine).apply_changes(changes);
 }
 
 /// Deletes the events of a name (`DIAG_IOCSDEL`).

@@ -8,7 +8,7 @@ use crate::{
     buffer::Page,
     engine::{
         command::error::{CommandError, ErrorKind},
-        dependents,
+        dependents::delivery::Delivery,
         instances::Status,
         records::{common::common_fields, mark::Writer},
     },
@@ -61,7 +61,7 @@ pub(crate) fn write(
             faulted |= status.records() && !status.is_soft_off(event);
             continue;
         }
-        dependents::pass_record(engine, instance, event, &record, writer);
+        Delivery::of(engine, instance, &record, writer).deliver(event);
     }
     Arc::make_mut(&mut engine.tasks).look_up(writer.pid as i32, true);
     if faulted { Err(ErrorKind::BadAddress.into()) } else { Ok(written.len()) }

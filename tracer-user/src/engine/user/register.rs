@@ -14,7 +14,7 @@ use super::{
 use crate::{
     engine::{
         command::error::{CommandError, ErrorKind},
-        operations::deleted_events,
+        operations::changes::Definitions,
         quota::{Charge, Kind},
         registry::{
             catalogue::DefinedEvent,
@@ -78,7 +78,7 @@ fn with_released_ids<T>(
     attempt: impl Fn(&mut Engine) -> Result<T, CommandError>,
 ) -> Result<T, CommandError> {
     match attempt(engine) {
-        Err(_) if deleted_events::release_ids_soon(engine) => attempt(engine),
+        Err(_) if Definitions::of(engine).release_ids_soon() => attempt(engine),
         done => done,
     }
 }

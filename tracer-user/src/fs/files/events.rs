@@ -6,7 +6,8 @@ use super::entry::{At, ClientEngine, Entry, ReadKind, Result, lines};
 use crate::{
     api::wire::with_values,
     engine::{
-        Engine, InstanceCommand, RecordCommand, histograms,
+        Engine, InstanceCommand, RecordCommand,
+        histograms::{HistCommands, HistScope},
         instances::{Selector, words},
     },
     event::SystemId,
@@ -69,7 +70,7 @@ pub(super) const FORMAT: Entry = Entry::read(
 /// `events/SYSTEM/EVENT/hist`: the histograms of an event. poll(2) waits for hits (6.14 and later).
 pub(super) const HIST: Entry = Entry::read(
     "hist",
-    ReadKind::Hist(|engine, at| Ok(histograms::text_of(engine, at.instance, at.event()?)?)),
+    ReadKind::Hist(|engine, at| Ok(HistCommands::of(engine, at.instance).text_of(at.event()?)?)),
 );
 
 /// `events/SYSTEM/EVENT/id`: the number of an event in its records.
@@ -92,7 +93,7 @@ pub(super) const INJECT: Entry =
 /// histograms.
 pub(super) const TRIGGER: Entry = Entry::write(
     "trigger",
-    ReadKind::Seq(|engine, at| Ok(histograms::trigger_text(engine, at.instance, at.event()?)?)),
+    ReadKind::Seq(|engine, at| Ok(HistScope::of(engine, at.instance).trigger_text(at.event()?)?)),
     |engine, data| {
         if data.is_empty() {
             return Ok(0);

@@ -9,7 +9,7 @@ use super::held::{Cursor, HeldText, Holder, KernelText, RecordText, TextSpan};
 use crate::{
     engine::{
         Client, Engine, HoldCommand, RecordCommand, Reply,
-        histograms::{self, Seen},
+        histograms::{HistCommands, Seen},
         quota::Charge,
         records::{LineContext, Lines, Mark, Marks, Pages, Pipe},
     },
@@ -85,7 +85,7 @@ impl Body {
             ReadKind::Kernel(_) => Self::Kernel(KernelText::default()),
             ReadKind::Hist(_) => {
                 let event = at.event()?;
-                let asked = histograms::hits_seen(engine, at.instance, event, false);
+                let asked = HistCommands::of(engine, at.instance).hits_seen(event, false);
                 Self::Hist(Counted { event, made: HeldText::default(), read: Seen::new(), asked })
             }
             ReadKind::Snapshot | ReadKind::Trace if access.read => {
@@ -271,7 +271,7 @@ impl Open {
                 let Counted { event, made, read, asked } = counted;
                 data(made.read(holder, (offset, size), || {
                     // The counts are taken first, so that hits during the read count as news.
-                    *read = histograms::hits_seen(engine, at.instance, *event, false);
+                    *read = HistCommands::of(engine, at.instance).hits_seen(*event, false);
                     asked.clone_from(read);
                     make(engine, *at)
                 })?)
@@ -352,7 +352,7 @@ impl Open {
         let Body::Hist(counted) = &mut self.body else {
             return Ready { input: self.is_ready(engine), news: false };
         };
-        let now = histograms::hits_seen(engine, at.instance, counted.event, waits);
+        let now = HistCommands::of(engine, at.instance).hits_seen(counted.event, waits);
         let ready = Ready { input: counted.read != now, news: counted.asked != now };
         counted.asked = now;
         ready
@@ -362,7 +362,7 @@ impl Open {
     pub(crate) fn is_awaited(&self, engine: &mut Engine) -> bool {
         match &self.body {
             Body::Hist(counted) => {
-                counted.asked != histograms::hits_seen(engine, self.at.instance, counted.event, true)
+                counted.asked != HistCommands::of(engine, self.at.instance).hits_seen(counted.event, true)
             }
             _ => self.is_ready(engine),
         }
