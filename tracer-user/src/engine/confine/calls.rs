@@ -5,12 +5,17 @@
 //! following are in no list and therefore refused: starting programs and processes (execve, clone without
 //! `CLONE_THREAD`), access to other processes (ptrace, process_vm_readv, pidfd_getfd), changes of users and
 //! capabilities (setuid, capset), mount calls except umount2, namespaces, modules, kexec, keys, userfaultfd,
-//! io_uring, and sockets to other machines. The numbers are libc's, so each architecture has its own. Calls that
-//! arm64 never had are in lists of x86-64.
+//! io_uring, and sockets to other machines. The numbers are libc's, so each architecture has its own. The calls that
+//! only x86-64 has are older variants of others, which libc still uses there.
 
+use aya_obj::generated::bpf_cmd;
 use libc::c_long;
 
-use crate::sys::process::seccomp::{Argument, Rule, Test};
+use super::Role;
+use crate::sys::{
+    memory::procmap::PROCMAP_QUERY,
+    process::seccomp::{Argument, Rule, Test},
+};
 
 /// Calls that fail as on a kernel without them. The arguments of clone3 are in memory, which a filter cannot read;
 /// libc then uses clone.
@@ -69,24 +74,24 @@ const RUNTIME: &[c_long] = &[
     libc::SYS_uname,
     libc::SYS_write,
     libc::SYS_writev,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_arch_prctl,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_dup2,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_select,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_stat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lstat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_time,
 ];
 
 /// A thread of low priority reads facts of the kernel in advance.
 const PRIORITY: &[Rule] = &[rule(libc::SYS_setpriority, &[argument(0, Test::Is(libc::PRIO_PROCESS))])];
-
-/// Older variants of these calls, which libc still uses on x86-64.
-#[cfg(target_arch = "x86_64")]
-const OLD_RUNTIME: &[c_long] = &[
-    libc::SYS_arch_prctl,
-    libc::SYS_dup2,
-    libc::SYS_poll,
-    libc::SYS_select,
-    libc::SYS_stat,
-    libc::SYS_lstat,
-    libc::SYS_time,
-];
-#[cfg(not(target_arch = "x86_64"))]
-const OLD_RUNTIME: &[c_long] = &[];
 
 /// Calls to read files and their metadata.
 const READING: &[c_long] = &[
@@ -104,11 +109,13 @@ const READING: &[c_long] = &[
     libc::SYS_readlinkat,
     libc::SYS_statfs,
     libc::SYS_statx,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_access,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_readlink,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_getdents,
 ];
-#[cfg(target_arch = "x86_64")]
-const OLD_READING: &[c_long] = &[libc::SYS_access, libc::SYS_readlink, libc::SYS_getdents];
-#[cfg(not(target_arch = "x86_64"))]
-const OLD_READING: &[c_long] = &[];
 
 /// Calls to wait for descriptors.
 const WAITING: &[c_long] = &[
@@ -124,12 +131,15 @@ const WAITING: &[c_long] = &[
     libc::SYS_timerfd_settime,
     libc::SYS_waitid,
     libc::SYS_wait4,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_epoll_wait,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_epoll_create,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_eventfd,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_pipe,
 ];
-#[cfg(target_arch = "x86_64")]
-const OLD_WAITING: &[c_long] =
-    &[libc::SYS_epoll_wait, libc::SYS_epoll_create, libc::SYS_eventfd, libc::SYS_pipe];
-#[cfg(not(target_arch = "x86_64"))]
-const OLD_WAITING: &[c_long] = &[];
 
 /// Calls for messages on open sockets.
 const MESSAGES: &[c_long] = &[
@@ -155,7 +165,6 @@ const WRITING: &[c_long] = &[
     libc::SYS_pwritev2,
 ];
 
-/// Calls to rename files.
 const RENAMING: &[c_long] = &[
     libc::SYS_renameat,
     libc::SYS_renameat2,
@@ -219,7 +228,6 @@ const LIMITED: &[Rule] = &[
     rule(libc::SYS_sched_setaffinity, &[argument(0, Test::Is(0))]),
 ];
 
-/// Calls to open files.
 const OPENING: &[Rule] = &[
     Rule::any(libc::SYS_openat),
     #[cfg(target_arch = "x86_64")]
@@ -242,26 +250,16 @@ const IOCTL: Rule = rule(
 
 /// Access to maps, and information about programs, through open descriptors. Nothing is loaded or created.
 const MAPS: &[Rule] = &[
-    rule(libc::SYS_bpf, &[argument(0, Test::Is(BPF_MAP_LOOKUP_ELEM))]),
-    rule(libc::SYS_bpf, &[argument(0, Test::Is(BPF_MAP_UPDATE_ELEM))]),
-    rule(libc::SYS_bpf, &[argument(0, Test::Is(BPF_MAP_DELETE_ELEM))]),
-    rule(libc::SYS_bpf, &[argument(0, Test::Is(BPF_MAP_GET_NEXT_KEY))]),
-    rule(libc::SYS_bpf, &[argument(0, Test::Is(BPF_OBJ_GET_INFO_BY_FD))]),
-    rule(libc::SYS_bpf, &[argument(0, Test::Is(BPF_MAP_LOOKUP_BATCH))]),
-    rule(libc::SYS_bpf, &[argument(0, Test::Is(BPF_MAP_LOOKUP_AND_DELETE_BATCH))]),
-    rule(libc::SYS_bpf, &[argument(0, Test::Is(BPF_MAP_DELETE_BATCH))]),
-    rule(libc::SYS_bpf, &[argument(0, Test::Is(BPF_LINK_DETACH))]),
+    rule(libc::SYS_bpf, &[argument(0, Test::Is(bpf_cmd::BPF_MAP_LOOKUP_ELEM as u32))]),
+    rule(libc::SYS_bpf, &[argument(0, Test::Is(bpf_cmd::BPF_MAP_UPDATE_ELEM as u32))]),
+    rule(libc::SYS_bpf, &[argument(0, Test::Is(bpf_cmd::BPF_MAP_DELETE_ELEM as u32))]),
+    rule(libc::SYS_bpf, &[argument(0, Test::Is(bpf_cmd::BPF_MAP_GET_NEXT_KEY as u32))]),
+    rule(libc::SYS_bpf, &[argument(0, Test::Is(bpf_cmd::BPF_OBJ_GET_INFO_BY_FD as u32))]),
+    rule(libc::SYS_bpf, &[argument(0, Test::Is(bpf_cmd::BPF_MAP_LOOKUP_BATCH as u32))]),
+    rule(libc::SYS_bpf, &[argument(0, Test::Is(bpf_cmd::BPF_MAP_LOOKUP_AND_DELETE_BATCH as u32))]),
+    rule(libc::SYS_bpf, &[argument(0, Test::Is(bpf_cmd::BPF_MAP_DELETE_BATCH as u32))]),
+    rule(libc::SYS_bpf, &[argument(0, Test::Is(bpf_cmd::BPF_LINK_DETACH as u32))]),
 ];
-// Of `enum bpf_cmd`, linux/bpf.h.
-const BPF_MAP_LOOKUP_ELEM: u32 = 1;
-const BPF_MAP_UPDATE_ELEM: u32 = 2;
-const BPF_MAP_DELETE_ELEM: u32 = 3;
-const BPF_MAP_GET_NEXT_KEY: u32 = 4;
-const BPF_OBJ_GET_INFO_BY_FD: u32 = 15;
-const BPF_MAP_LOOKUP_BATCH: u32 = 24;
-const BPF_MAP_LOOKUP_AND_DELETE_BATCH: u32 = 25;
-const BPF_MAP_DELETE_BATCH: u32 = 27;
-const BPF_LINK_DETACH: u32 = 34;
 
 /// Sockets within this machine.
 const SOCKETS: &[Rule] = &[
@@ -270,73 +268,43 @@ const SOCKETS: &[Rule] = &[
     rule(libc::SYS_socketpair, &[argument(0, Test::Is(libc::AF_UNIX as u32))]),
 ];
 
-fn all(lists: &[&[c_long]], rules: &[&[Rule]]) -> Vec<Rule> {
-    let calls = lists.iter().flat_map(|list| list.iter().copied().map(Rule::any));
-    calls.chain(rules.iter().flat_map(|list| list.iter().copied())).collect()
-}
-
-/// The daemon: serving, enabling, reading, ending. It opens no file for writing: its user is root, so it could write any
-/// file of root. Only a daemon that pins maps can remove names.
-pub(super) fn daemon(pins: bool) -> Vec<Rule> {
-    let removing = if pins { REMOVING } else { &[] };
-    let lists = [
-        RUNTIME,
-        OLD_RUNTIME,
-        READING,
-        OLD_READING,
-        WAITING,
-        OLD_WAITING,
-        MESSAGES,
-        WRITING,
-        TRACING,
-        removing,
-    ];
-    all(&lists, &[LIMITED, SOCKETS, OPENING_TO_READ, PRIORITY, &[IOCTL]])
-}
-
-/// The process that writes state files.
-pub(super) fn state_writer() -> Vec<Rule> {
-    let lists = [RUNTIME, OLD_RUNTIME, READING, OLD_READING, MESSAGES, WRITING, RENAMING, REMOVING, COPYING];
-    all(&lists, &[LIMITED, OPENING])
-}
-
 /// Calls with which std copies a file.
 const COPYING: &[c_long] = &[libc::SYS_copy_file_range, libc::SYS_sendfile, libc::SYS_splice];
 
-/// The closer: receives descriptors and closes them. It opens one file, to give way to tracers that open many events.
-pub(super) fn closer() -> Vec<Rule> {
-    let lists = [RUNTIME, OLD_RUNTIME, MESSAGES, &[libc::SYS_flock]];
-    all(&lists, &[LIMITED, OPENING_TO_READ])
-}
-
-/// The opener: opens files for reading, and sends them with their content.
-pub(super) fn opener() -> Vec<Rule> {
-    let lists = [RUNTIME, OLD_RUNTIME, READING, OLD_READING, MESSAGES];
-    all(&lists, &[LIMITED, OPENING_TO_READ])
-}
-
-/// Client memory: accesses memory through descriptors of /proc/PID/mem, not process_vm_readv, which would use the
-/// process id.
-pub(super) fn client_memory() -> Vec<Rule> {
-    let lists = [
-        RUNTIME,
-        OLD_RUNTIME,
-        READING,
-        OLD_READING,
-        WAITING,
-        OLD_WAITING,
-        MESSAGES,
-        &[libc::SYS_pwrite64, libc::SYS_pwritev, libc::SYS_pidfd_open],
-    ];
-    let mapping = rule(libc::SYS_ioctl, MAPPING);
-    all(&lists, &[LIMITED, OPENING, &[mapping]])
-}
-
 /// The mapping at an address.
-const MAPPING: &[Argument] = &[argument(1, Test::Is(crate::sys::memory::procmap::PROCMAP_QUERY))];
+const MAPPING: Rule = rule(libc::SYS_ioctl, &[argument(1, Test::Is(PROCMAP_QUERY))]);
 
-/// The readers: read rings, tables and files, and write to open files.
-pub(super) fn reader() -> Vec<Rule> {
-    let lists = [RUNTIME, OLD_RUNTIME, READING, OLD_READING, WAITING, OLD_WAITING, MESSAGES];
-    all(&lists, &[LIMITED, OPENING_TO_READ, MAPS, &[IOCTL]])
+/// The system calls of a role. Only a daemon that pins maps can remove names.
+pub(super) fn of(role: Role, pins: bool) -> Vec<Rule> {
+    match role {
+        // Serving, enabling, reading, ending. It opens no file for writing: its user is root, so it could write any
+        // file of root.
+        Role::Daemon => {
+            let removing = if pins { REMOVING } else { &[] };
+            let lists = [READING, WAITING, MESSAGES, WRITING, TRACING, removing];
+            with_common(&lists, &[SOCKETS, OPENING_TO_READ, PRIORITY, &[IOCTL]])
+        }
+        // It opens one file, to give way to tracers that open many events.
+        Role::Closer => with_common(&[MESSAGES, &[libc::SYS_flock]], &[OPENING_TO_READ]),
+        // It sends files with their content.
+        Role::Opener => with_common(&[READING, MESSAGES], &[OPENING_TO_READ]),
+        // It accesses memory through descriptors of /proc/PID/mem, not process_vm_readv, which would use the process id.
+        Role::ClientMemory => {
+            let writing: &[c_long] = &[libc::SYS_pwrite64, libc::SYS_pwritev, libc::SYS_pidfd_open];
+            with_common(&[READING, WAITING, MESSAGES, writing], &[OPENING, &[MAPPING]])
+        }
+        Role::StateWriter => {
+            with_common(&[READING, MESSAGES, WRITING, RENAMING, REMOVING, COPYING], &[OPENING])
+        }
+        // They read rings, tables and files, and write to open files.
+        Role::Recorder | Role::Histogram | Role::Reader => {
+            with_common(&[READING, WAITING, MESSAGES], &[OPENING_TO_READ, MAPS, &[IOCTL]])
+        }
+    }
+}
+
+/// These calls and rules, and those of every role.
+fn with_common(lists: &[&[c_long]], rules: &[&[Rule]]) -> Vec<Rule> {
+    let calls = RUNTIME.iter().chain(lists.iter().copied().flatten()).copied().map(Rule::any);
+    calls.chain(LIMITED.iter().chain(rules.iter().copied().flatten()).copied()).collect()
 }

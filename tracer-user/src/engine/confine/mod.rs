@@ -125,17 +125,6 @@ impl Role {
     fn set(self) -> CapabilitySet {
         self.capabilities().iter().fold(CapabilitySet::empty(), |set, kept| set | kept.set)
     }
-
-    fn rules(self) -> Vec<Rule> {
-        match self {
-            Self::Daemon => calls::daemon(false),
-            Self::StateWriter => calls::state_writer(),
-            Self::Closer => calls::closer(),
-            Self::Opener => calls::opener(),
-            Self::ClientMemory => calls::client_memory(),
-            Self::Recorder | Self::Histogram | Self::Reader => calls::reader(),
-        }
-    }
 }
 
 /// Drops all capabilities but the role's from the calling thread and the threads it will start, and sets
@@ -154,29 +143,23 @@ pub fn hide_memory() {
     }
 }
 
-/// Allows all threads the role's system calls and no others. From then on this process cannot execute programs.
-pub fn filter_calls(role: Role) {
-    if let Err(error) = filter(role, Scope::Process) {
+/// Allows all threads these system calls and no others. From then on this process cannot execute programs.
+fn filter_calls(rules: Vec<Rule>) {
+    if let Err(error) = seccomp::allow(rules, calls::ABSENT, Scope::Process) {
         tracing::warn!("cannot filter system calls: {error}");
     }
 }
 
-/// As [`filter_calls`] for the daemon. One that pins maps can remove names.
+/// Allows all threads the daemon's system calls and no others. A daemon that pins maps can remove names.
 pub fn filter_calls_of_daemon(pins: bool) {
-    if let Err(error) = seccomp::allow(calls::daemon(pins), calls::ABSENT, Scope::Process) {
-        tracing::warn!("cannot filter system calls: {error}");
-    }
-}
-
-fn filter(role: Role, scope: Scope) -> Result<(), seccomp::SeccompError> {
-    seccomp::allow(role.rules(), calls::ABSENT, scope)
+    filter_calls(calls::of(Role::Daemon, pins));
 }
 
 /// Drops capabilities, hides memory and filters system calls, for a process with one thread that has everything open.
 pub fn confine(role: Role) {
     drop_capabilities(role);
     hide_memory();
-    filter_calls(role);
+    filter_calls(calls::of(role, false));
 }
 
 /// As [`confine`]; the process can then open only these files. Where the kernel has no Landlock, it can open others.
@@ -188,7 +171,7 @@ pub fn confine_to(role: Role, files: &[(BorrowedFd<'_>, FileAccess)]) {
         Ok(false) => tracing::debug!("the kernel has no Landlock: files are not limited"),
         Err(error) => tracing::warn!("cannot limit the files that this process can open: {error}"),
     }
-    filter_calls(role);
+    filter_calls(calls::of(role, false));
 }
 
 #[cfg(test)]
