@@ -5,13 +5,13 @@ use std::{
     collections::{HashMap, VecDeque},
     io,
     os::fd::OwnedFd,
-    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc::channel},
     time::{Duration, Instant},
 };
 
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
-    io::Errno,
+    io::{Errno, retry_on_intr},
     net::{RecvFlags, SendFlags, recv, send},
 };
 
@@ -110,15 +110,12 @@ impl Ticket {
 
     /// Blocks until all writes are done or the deadline has passed.
     pub fn wait(self) {
-        let pair = Arc::new((Mutex::new(false), Condvar::new()));
-        let its = Arc::clone(&pair);
+        let (done, is_done) = channel();
         self.then(move || {
-            *its.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
-            its.1.notify_all();
+            let _ = done.send(());
         });
-        let done = pair.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Longer than the deadline, in case the thread that watches the deadline has ended.
-        let _ = pair.1.wait_timeout_while(done, 2 * CHANGE, |done| !*done);
+        let _ = is_done.recv_timeout(2 * CHANGE);
     }
 }
 
@@ -289,8 +286,7 @@ impl Shared {
                 }
                 (state.socket.clone(), !state.outbox.is_empty(), state.deadline())
             };
-            let left = deadline.map(|at| Timespec::try_from(at.saturating_duration_since(now)));
-            let timeout = left.and_then(Result::ok);
+            let timeout = deadline.and_then(|at| Timespec::try_from(at.saturating_duration_since(now)).ok());
             let mut flags = PollFlags::IN;
             flags.set(PollFlags::OUT, waits);
             let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
@@ -302,10 +298,7 @@ impl Shared {
                 std::thread::sleep(APART);
             }
             let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
-            let gone = match &socket {
-                Some(socket) => self.receive(socket, &mut packet),
-                None => false,
-            };
+            let gone = socket.is_some_and(|socket| self.receive(&socket, &mut packet));
             settled = Instant::now();
             self.settle(gone);
         }
@@ -314,8 +307,7 @@ impl Shared {
     /// Receives all available reports. Returns whether the process has ended.
     fn receive(&self, socket: &OwnedFd, packet: &mut [u8]) -> bool {
         loop {
-            let length = match recv(socket, &mut *packet, RecvFlags::DONTWAIT) {
-                Err(Errno::INTR) => continue,
+            let length = match retry_on_intr(|| recv(socket, &mut *packet, RecvFlags::DONTWAIT)) {
                 Err(Errno::AGAIN) => return false,
                 Err(_) | Ok((0, _)) => return true,
                 Ok((length, _)) => length,
@@ -336,17 +328,13 @@ impl Shared {
         if (gone || silent) && state.socket.is_some() {
             state.lose();
             state.next();
-            match state.spare.len() {
-                _ if state.socket.is_none() => {
-                    tracing::warn!(
-                        "no process is left to reach clients' memory: user events cannot be registered"
-                    );
-                }
-                left => {
-                    tracing::warn!(
-                        "the process that accesses clients' memory has ended; {left} others remain"
-                    );
-                }
+            if state.socket.is_none() {
+                tracing::warn!(
+                    "no process is left to reach clients' memory: user events cannot be registered"
+                );
+            } else {
+                let left = state.spare.len();
+                tracing::warn!("the process that accesses clients' memory has ended; {left} others remain");
             }
         }
         state.expire(now);
@@ -400,12 +388,12 @@ impl State {
             return;
         };
         while let Some(packet) = self.outbox.front() {
-            match send(socket, packet, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-                Ok(_) => drop(self.outbox.pop_front()),
-                Err(Errno::INTR) => {}
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            if retry_on_intr(|| send(socket, packet, flags)).is_err() {
                 // The reading side detects a closed socket.
-                Err(_) => return,
+                return;
             }
+            self.outbox.pop_front();
         }
     }
 
@@ -436,9 +424,7 @@ impl State {
         }
         self.lanes.expire(now);
         self.failures.append(&mut self.lanes.dead);
-        let mut missed = std::mem::take(&mut self.lanes.missed);
-        missed.sort_unstable();
-        missed.dedup();
+        let missed = std::mem::take(&mut self.lanes.missed);
         ping |= !missed.is_empty();
         for payer in missed {
             let name = PayerName(payer);

@@ -11,7 +11,7 @@
 //! This module neither reads the clock nor sends anything: it returns the orders to send and the closures to call.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     time::{Duration, Instant},
 };
 
@@ -26,7 +26,6 @@ const DISTRUST_MAX: Duration = Duration::from_secs(300);
 /// Called with the result of a write.
 pub type Then = Box<dyn FnOnce(Result<(), Errno>) + Send>;
 
-/// A change or request that waits for a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waiter {
     Change(u64),
@@ -100,17 +99,15 @@ pub(super) struct Lanes {
     /// Address spaces that no process uses any more.
     pub(super) dead: Vec<u64>,
     /// Payers whose lanes became stuck.
-    pub(super) missed: Vec<u32>,
+    pub(super) missed: BTreeSet<u32>,
 }
 
 impl Lanes {
-    /// An unused number.
     pub(super) fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 
-    /// A new lane for a client of a payer.
     pub(super) fn lane(&mut self, payer: u32) -> u64 {
         let number = self.number();
         self.all.insert(number, Lane { payer, ..Lane::default() });
@@ -130,7 +127,6 @@ impl Lanes {
         }
     }
 
-    /// Whether a lane missed a deadline and has not answered since.
     pub(super) fn is_stuck(&self, number: u64) -> bool {
         self.all.get(&number).is_some_and(|lane| lane.stuck)
     }
@@ -187,18 +183,16 @@ impl Lanes {
     fn add(&mut self, number: u64, op: Op, waiter: Option<Waiter>) {
         let Some(lane) = self.all.get_mut(&number) else { return };
         let place = (op.space, op.key);
-        match lane.pending.get_mut(&place) {
-            Some(write) => {
-                // The words after the bit must still be written.
-                let words = std::mem::take(&mut write.op.words);
-                write.op = op;
-                if write.op.words.is_empty() {
-                    write.op.words = words;
-                }
-                write.waiters.extend(waiter);
+        let mut write = Write { op, waiters: Vec::new() };
+        if let Some(replaced) = lane.pending.remove(&place) {
+            // The words after the bit must still be written.
+            if write.op.words.is_empty() {
+                write.op.words = replaced.op.words;
             }
-            None => drop(lane.pending.insert(place, Write { op, waiters: waiter.into_iter().collect() })),
+            write.waiters = replaced.waiters;
         }
+        write.waiters.extend(waiter);
+        lane.pending.insert(place, write);
         self.pump(number);
     }
 
@@ -217,10 +211,9 @@ impl Lanes {
         for write in lost {
             self.complete(&write.waiters, Err(Errno::FAULT));
         }
+        let batch = self.number();
         let Some(lane) = self.all.get_mut(&number).filter(|_| !writes.is_empty()) else { return };
         let ops = writes.iter().map(|write| write.op.clone()).collect();
-        self.next += 1;
-        let batch = self.next;
         lane.running = Some((batch, writes));
         self.batches.insert(batch, number);
         self.orders.push(Order::Write { batch, payer: lane.payer, ops });
@@ -242,7 +235,6 @@ impl Lanes {
         }
     }
 
-    /// A batch was written.
     pub(super) fn written(&mut self, batch: u64, done: &[Done], now: Instant) {
         let Some(number) = self.batches.remove(&batch) else { return };
         let Some(lane) = self.all.get_mut(&number) else { return };
@@ -296,21 +288,17 @@ impl Lanes {
 
     /// Expires changes and requests whose deadline has passed.
     pub(super) fn expire(&mut self, now: Instant) {
-        let late = |deadline: Instant| deadline <= now;
         let mut expired = Vec::new();
-        for (number, change) in &mut self.changes {
-            if change.left > 0 && !change.expired && late(change.deadline) {
+        let called = self.changes.extract_if(|number, change| {
+            let expires = change.left > 0 && !change.expired && change.deadline <= now;
+            if expires {
                 change.expired = true;
                 expired.push(*number);
             }
-        }
-        for number in &expired {
             // A change without a closure yet completes when its closure is set.
-            if let Some(then) = self.changes.get_mut(number).and_then(|change| change.then.take()) {
-                self.changes.remove(number);
-                self.calls.push((then, Ok(())));
-            }
-        }
+            expires && change.then.is_some()
+        });
+        self.calls.extend(called.filter_map(|(_, change)| Some((change.then?, Ok(())))));
         if !expired.is_empty() {
             for lane in self.all.values_mut() {
                 let mut missed = false;
@@ -323,11 +311,11 @@ impl Lanes {
                 }
                 if missed {
                     lane.miss();
-                    self.missed.push(lane.payer);
+                    self.missed.insert(lane.payer);
                 }
             }
         }
-        let requests = self.requests.iter().filter(|(_, request)| late(request.deadline));
+        let requests = self.requests.iter().filter(|(_, request)| request.deadline <= now);
         for number in requests.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.give_up(number);
         }
@@ -339,7 +327,7 @@ impl Lanes {
         self.calls.push((then, Err(Errno::TIMEDOUT)));
         let Some(lane) = self.all.get_mut(&lane) else { return };
         lane.miss();
-        self.missed.push(lane.payer);
+        self.missed.insert(lane.payer);
         let own = |write: &Write| write.op.key == key && write.waiters.contains(&Waiter::Request(number));
         if let Some((batch, writes)) = &lane.running
             && writes.iter().any(own)
@@ -381,9 +369,11 @@ mod tests {
         Op { space: 1, key, bit: Some(Bit { at: 64, mask: 1, on }), words: Vec::new() }
     }
 
-    /// Lanes, and one address space that is open.
-    fn lanes_of_one() -> Lanes {
-        Lanes { reachable: HashSet::from([1]), ..Lanes::default() }
+    /// Lanes with one address space that is open, a lane, and the time.
+    fn lanes_of_one() -> (Lanes, u64, Instant) {
+        let mut lanes = Lanes { reachable: HashSet::from([1]), ..Lanes::default() };
+        let lane = lanes.lane(7);
+        (lanes, lane, Instant::now())
     }
 
     /// The sent batches, each with the state of each key.
@@ -409,8 +399,7 @@ mod tests {
 
     #[test]
     fn the_newest_state_is_written_last_and_writes_are_merged() {
-        let (mut lanes, now) = (lanes_of_one(), Instant::now());
-        let lane = lanes.lane(7);
+        let (mut lanes, lane, now) = lanes_of_one();
         lanes.write(lane, op(1, true), None, now);
         let (first, states) = sent(&mut lanes).remove(0);
         assert_eq!(states, [(1, true)]);
@@ -437,9 +426,8 @@ mod tests {
 
     #[test]
     fn a_change_waits_only_once_for_a_stuck_lane() {
-        let (mut lanes, start) = (lanes_of_one(), Instant::now());
-        let patience = Duration::from_millis(100);
-        let (good, bad) = (lanes.lane(7), lanes.lane(8));
+        let (mut lanes, good, start) = lanes_of_one();
+        let (patience, bad) = (Duration::from_millis(100), lanes.lane(8));
         let change = lanes.change(start + patience);
         lanes.write(good, op(1, true), Some(change), start);
         lanes.write(bad, op(2, true), Some(change), start);
@@ -449,7 +437,7 @@ mod tests {
         assert_eq!((lanes.calls.len(), lanes.deadline()), (0, Some(start + patience)));
         lanes.expire(start + patience);
         assert_eq!((called(&mut lanes), lanes.is_stuck(bad), lanes.is_stuck(good)), (1, true, false));
-        assert_eq!((lanes.deadline(), std::mem::take(&mut lanes.missed)), (None, vec![8]));
+        assert_eq!((lanes.deadline(), std::mem::take(&mut lanes.missed)), (None, BTreeSet::from([8])));
         // The next change does not wait for it.
         let next = |lanes: &mut Lanes, now: Instant| {
             let change = lanes.change(now + patience);
@@ -477,8 +465,7 @@ mod tests {
 
     #[test]
     fn an_expired_request_writes_nothing() {
-        let (mut lanes, start) = (lanes_of_one(), Instant::now());
-        let lane = lanes.lane(7);
+        let (mut lanes, lane, start) = lanes_of_one();
         let answers = Arc::new(Mutex::new(Vec::new()));
         let then = || -> Then {
             let answers = Arc::clone(&answers);
@@ -509,8 +496,7 @@ mod tests {
 
     #[test]
     fn writes_to_address_spaces_that_are_not_open_are_dropped() {
-        let (mut lanes, now) = (lanes_of_one(), Instant::now());
-        let lane = lanes.lane(7);
+        let (mut lanes, lane, now) = lanes_of_one();
         lanes.write(lane, op(1, true), None, now);
         // Another process is in use: address spaces that it was not ordered to open are not dead.
         lanes.reset();
@@ -536,8 +522,7 @@ mod tests {
 
     #[test]
     fn nothing_is_written_before_an_address_space_is_open() {
-        let (mut lanes, now) = (lanes_of_one(), Instant::now());
-        let lane = lanes.lane(7);
+        let (mut lanes, lane, now) = lanes_of_one();
         lanes.opens(lane, 1);
         lanes.write(lane, op(1, true), None, now);
         assert!(sent(&mut lanes).is_empty());

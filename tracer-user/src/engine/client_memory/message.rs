@@ -66,7 +66,6 @@ pub struct Op {
     pub words: Vec<(u64, u32)>,
 }
 
-/// An order to the process.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(super) enum Order {
     /// Look at a thread; its address space is known by `id` from then on.
@@ -104,7 +103,6 @@ pub struct Seen {
     pub text: Result<Vec<u8>, Errno>,
 }
 
-/// A report from the process.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(super) enum Report {
     Looked {

@@ -63,10 +63,7 @@ pub fn read_again(packet: &[u8]) -> [Option<Vec<u8>>; 2] {
 /// Access to clients' memory from threads of this process, for tests.
 #[cfg(test)]
 pub(crate) fn in_process() -> ClientMemory {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-
-    let (ours, theirs) =
-        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let (ours, theirs) = tests::sockets();
     std::thread::spawn(move || process::serve(theirs));
     ClientMemory::start(vec![ours]).unwrap()
 }
@@ -79,14 +76,34 @@ pub(crate) fn identity_of(process: u32) -> rustix::io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use std::{os::unix::process::CommandExt, process::Command};
+    use std::{
+        io::{Read, Write},
+        os::{fd::OwnedFd, unix::process::CommandExt},
+        process::{Child, Command},
+    };
 
-    use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+    use rustix::{
+        net::{AddressFamily, SocketFlags, SocketType, socketpair},
+        thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities},
+    };
 
     use super::*;
 
     /// The capabilities of the process.
     const CAPABILITIES: CapabilitySet = CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_OVERRIDE);
+
+    /// Connected sockets of the kind that the two sides use.
+    pub(super) fn sockets() -> (OwnedFd, OwnedFd) {
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    /// Starts a program that executes cat, which has begun to run as the user that the command names.
+    pub(super) fn start_cat(command: &mut Command) -> io::Result<Child> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        Ok(child)
+    }
 
     /// Whether a thread with only these capabilities can open the memory of another user's process.
     fn opens(pid: u32, keep: CapabilitySet) -> bool {
@@ -112,12 +129,7 @@ mod tests {
         if !capabilities(None).is_ok_and(|own| own.effective.contains(CAPABILITIES)) {
             return eprintln!("skipped: cap_sys_admin: CAP_SYS_PTRACE and CAP_DAC_OVERRIDE");
         }
-        let mut other = Command::new("cat");
-        let mut other =
-            other.uid(65_534).gid(65_534).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        // The child has changed its user once it echoes the byte.
-        io::Write::write_all(other.stdin.as_mut().unwrap(), b"x").unwrap();
-        io::Read::read_exact(other.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        let mut other = start_cat(Command::new("cat").uid(65_534).gid(65_534)).unwrap();
         let pid = other.id();
         assert!(!opens(pid, CapabilitySet::SYS_PTRACE), "the file's mode");
         assert!(!opens(pid, CapabilitySet::DAC_OVERRIDE), "ptrace(2)");

@@ -5,7 +5,7 @@
 //! of its payer. The process ends when the daemon's side of the socket is closed, even if threads are blocked.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     os::fd::OwnedFd,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
@@ -15,7 +15,7 @@ use std::{
 };
 
 use rustix::{
-    io::Errno,
+    io::{Errno, retry_on_intr},
     net::{RecvFlags, SendFlags, recv, send},
 };
 
@@ -41,7 +41,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A job that waits for a thread.
 struct Waiting {
     /// The address space that the job opens. If it is forgotten first, the job is dropped.
     opens: Option<u64>,
@@ -162,34 +161,23 @@ impl Pool {
         true
     }
 
-    /// Drops a job that would open an address space, if it did not begin. Returns whether there was one.
-    fn forget(&self, id: u64) -> bool {
-        let job = lock(&self.jobs).forget(id);
-        job.is_some()
-    }
-
     fn work(&self) {
         let mut jobs = lock(&self.jobs);
         loop {
-            let Some((mut payer, mut job)) = jobs.ready.pop_front() else {
-                jobs.idle += 1;
-                let (again, waited) =
-                    self.more.wait_timeout(jobs, IDLE).unwrap_or_else(PoisonError::into_inner);
-                jobs = again;
-                jobs.idle -= 1;
-                if waited.timed_out() && jobs.ready.is_empty() {
-                    return;
-                }
-                continue;
-            };
-            loop {
+            if let Some((payer, job)) = jobs.ready.pop_front() {
                 drop(jobs);
                 job();
                 jobs = lock(&self.jobs);
-                match jobs.end(payer) {
-                    Some(next) => (payer, job) = next,
-                    None => break,
-                }
+                let next = jobs.end(payer);
+                jobs.ready.extend(next);
+                continue;
+            }
+            jobs.idle += 1;
+            let waited = self.more.wait_timeout_while(jobs, IDLE, |jobs| jobs.ready.is_empty());
+            (jobs, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            jobs.idle -= 1;
+            if jobs.ready.is_empty() {
+                return;
             }
         }
     }
@@ -201,31 +189,25 @@ type Batch = Arc<Vec<(Op, AtomicBool)>>;
 struct State {
     socket: OwnedFd,
     spaces: Mutex<HashMap<u64, Arc<Space>>>,
-    /// Address spaces that are being opened, and whether they were forgotten meanwhile.
-    opening: Mutex<HashMap<u64, bool>>,
+    /// Address spaces that are to be opened, unless they are forgotten first.
+    opening: Mutex<HashSet<u64>>,
     batches: Mutex<HashMap<u64, Batch>>,
 }
 
 impl State {
     fn report(&self, report: &Report) {
-        loop {
-            match send(&self.socket, &packet(report), SendFlags::NOSIGNAL) {
-                Err(Errno::INTR) => {}
-                // The daemon has ended, and this process ends soon.
-                _ => return,
-            }
-        }
+        // After an error the daemon has ended, and this process ends soon.
+        let _ = retry_on_intr(|| send(&self.socket, &packet(report), SendFlags::NOSIGNAL));
     }
 
     /// Opens a thread's address space and keeps it; `None` if it was forgotten meanwhile.
     fn open(&self, id: u64, thread: u32) -> Result<Option<Arc<Space>>, Errno> {
-        if lock(&self.opening).get(&id) != Some(&false) {
-            lock(&self.opening).remove(&id);
+        if !lock(&self.opening).contains(&id) {
             return Ok(None);
         }
         let opened = Space::open(thread).map(Arc::new);
         let mut opening = lock(&self.opening);
-        let forgotten = opening.remove(&id) != Some(false);
+        let forgotten = !opening.remove(&id);
         let space = opened?;
         if forgotten {
             return Ok(None);
@@ -270,9 +252,7 @@ impl State {
     }
 
     fn forget(&self, id: u64) {
-        if let Some(opening) = lock(&self.opening).get_mut(&id) {
-            *opening = true;
-        }
+        lock(&self.opening).remove(&id);
         if let Some(space) = lock(&self.spaces).remove(&id) {
             space.forgotten.store(true, Ordering::Release);
         }
@@ -293,8 +273,7 @@ pub(super) fn serve(socket: OwnedFd) -> Result<(), Errno> {
     let pool = Arc::new(Pool::default());
     let mut packet = vec![0; PACKET_MAX];
     loop {
-        let length = match recv(&state.socket, &mut packet[..], RecvFlags::empty()) {
-            Err(Errno::INTR) => continue,
+        let length = match retry_on_intr(|| recv(&state.socket, &mut packet[..], RecvFlags::empty())) {
             Err(Errno::CONNRESET) | Ok((0, _)) => return Ok(()),
             length => length?.0,
         };
@@ -305,14 +284,14 @@ pub(super) fn serve(socket: OwnedFd) -> Result<(), Errno> {
         let its = Arc::clone(&state);
         match order {
             Order::Look { id, look } => {
-                lock(&state.opening).insert(id, false);
+                lock(&state.opening).insert(id);
                 if !pool.run(look.payer, Some(id), Box::new(move || its.look(id, &look))) {
                     lock(&state.opening).remove(&id);
                     state.report(&Report::Looked { id, seen: Err(Errno::NOMEM) });
                 }
             }
             Order::Open { id, payer, thread } => {
-                lock(&state.opening).insert(id, false);
+                lock(&state.opening).insert(id);
                 let open = move || {
                     let identity = match its.open(id, thread) {
                         Ok(Some(space)) => Ok(space.identity().to_vec()),
@@ -344,11 +323,8 @@ pub(super) fn serve(socket: OwnedFd) -> Result<(), Errno> {
                 }
             }
             Order::Forget { id } => {
-                if pool.forget(id) {
-                    lock(&state.opening).remove(&id);
-                } else {
-                    state.forget(id);
-                }
+                drop(lock(&pool.jobs).forget(id));
+                state.forget(id);
             }
             Order::Ping => state.report(&Report::Pong),
         }
@@ -357,33 +333,28 @@ pub(super) fn serve(socket: OwnedFd) -> Result<(), Errno> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::mpsc::channel;
+
+    use super::{super::tests::sockets, *};
 
     #[test]
     fn the_threads_of_a_payer_are_limited_and_some_are_reserved_for_root() {
         let pool = Arc::new(Pool::default());
-        let (go, gone) = std::sync::mpsc::channel::<()>();
+        let (go, gone) = channel::<()>();
         let gone = Arc::new(Mutex::new(gone));
-        let done = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
+        let (end, ended) = channel();
         let job = |payer: u32, waits: bool| -> Job {
-            let (gone, done) = (Arc::clone(&gone), Arc::clone(&done));
+            let (gone, end) = (Arc::clone(&gone), end.clone());
             Box::new(move || {
                 if waits {
                     // One job holds it; all others wait.
                     let _ = lock(&gone).recv();
                 }
-                lock(&done.0).push(payer);
-                done.1.notify_all();
+                end.send(payer).unwrap();
             })
         };
-        let await_all = |count: usize| {
-            let mut all = lock(&done.0);
-            while all.len() < count {
-                let (again, waited) = done.1.wait_timeout(all, Duration::from_secs(60)).unwrap();
-                assert!(!waited.timed_out());
-                all = again;
-            }
-            std::mem::take(&mut *all)
+        let await_all = |count: usize| -> Vec<u32> {
+            (0..count).map(|_| ended.recv_timeout(Duration::from_secs(60)).unwrap()).collect()
         };
         for _ in 0..THREADS.per_payer + 3 {
             assert!(pool.run(7, None, job(7, true)));
@@ -440,13 +411,10 @@ mod tests {
 
     #[test]
     fn forgotten_jobs_are_dropped_and_waiting_jobs_are_limited() {
-        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-
-        let (ours, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let (ours, theirs) = sockets();
         std::thread::spawn(move || serve(theirs));
         // Inspecting a thread that does not sleep waits for seconds.
-        let (send_id, id) = std::sync::mpsc::channel();
+        let (send_id, id) = channel();
         let over = Arc::new(AtomicBool::new(false));
         let its = Arc::clone(&over);
         let busy = std::thread::spawn(move || {

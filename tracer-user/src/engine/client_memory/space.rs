@@ -46,7 +46,6 @@ const CAPABLE: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::PER
 const ASLEEP_TRIES: u32 = 4000;
 const ASLEEP_APART: Duration = Duration::from_micros(500);
 
-/// An open address space.
 #[derive(Debug)]
 pub(super) struct Space {
     mem: File,
@@ -77,7 +76,6 @@ fn random_bytes_at(auxv: &[u8]) -> Option<u64> {
 }
 
 impl Space {
-    /// Opens the address space of a thread.
     pub(super) fn open(thread: u32) -> Result<Self, Errno> {
         let open = |name: &str| File::open(format!("/proc/{thread}/{name}")).map_err(|error| errno(&error));
         let mem = File::options().read(true).write(true).open(format!("/proc/{thread}/mem"));
@@ -276,7 +274,7 @@ fn process_and_capability(thread: u32) -> Result<(u32, bool), Errno> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::tests::start_cat, *};
 
     fn own() -> Space {
         Space::open(std::process::id()).unwrap()
@@ -353,21 +351,9 @@ mod tests {
 
     #[test]
     fn two_runs_of_one_program_have_different_identities() {
-        let run = || {
-            let mut command = std::process::Command::new("setarch");
-            command
-                .args(["-R", "cat"])
-                .stdin(std::process::Stdio::piped())
-                .stdout(std::process::Stdio::piped());
-            command.spawn()
-        };
+        let run = || start_cat(std::process::Command::new("setarch").args(["-R", "cat"]));
         let Ok(mut first) = run() else { return eprintln!("skipped: setarch: not installed") };
         let mut second = run().unwrap();
-        // Each child has executed cat once it echoes the byte.
-        for child in [&mut first, &mut second] {
-            std::io::Write::write_all(child.stdin.as_mut().unwrap(), b"x").unwrap();
-            child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-        }
         let (one, other) = (Space::open(first.id()).unwrap(), Space::open(second.id()).unwrap());
         let auxv = |space: &Space| space.identity()[..space.identity().len() - RANDOM_BYTES].to_vec();
         assert_eq!(auxv(&one), auxv(&other), "addresses are not random");

@@ -1,14 +1,14 @@
 //! Tests of the daemon's side, with processes that the tests imitate.
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-
-use super::super::message::{Bit, Done, Text, packet};
+use super::super::{
+    message::{Bit, Done, Text, packet},
+    tests::sockets,
+};
 use super::*;
 
 /// The daemon's side, and the sockets of some imitated processes.
 fn played(count: usize) -> (ClientMemory, Vec<OwnedFd>) {
-    let pair = || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    let (ours, theirs) = (0..count).map(|_| pair()).unzip();
+    let (ours, theirs) = (0..count).map(|_| sockets()).unzip();
     (ClientMemory::start(ours).unwrap(), theirs)
 }
 
@@ -68,17 +68,13 @@ fn a_forgotten_address_space_delays_no_other() {
 fn address_spaces_unknown_to_the_next_process_are_not_failures() {
     let (memory, mut processes) = played(2);
     let (lane, id) = (memory.lane(7), memory.number());
-    let attention = Arc::new((Mutex::new(0), Condvar::new()));
-    let its = Arc::clone(&attention);
+    let (calls, called) = channel();
     memory.on_attention(move || {
-        *its.0.lock().unwrap() += 1;
-        its.1.notify_all();
+        let _ = calls.send(());
     });
     let await_attention = || {
-        let waits = attention.1.wait_timeout_while(attention.0.lock().unwrap(), SOON, |times| *times == 0);
-        let (mut times, _) = waits.unwrap();
-        assert!(*times > 0);
-        *times = 0;
+        called.recv_timeout(SOON).unwrap();
+        called.try_iter().for_each(drop);
     };
     memory.open(id, 7, 5, &identity(), lane);
     order(&processes[0], SOON).unwrap();
@@ -118,7 +114,7 @@ const LOOK: Look = Look { thread: 5, payer: 7, number: 1, known: 0, structure: 8
 #[test]
 fn a_look_waits_for_a_starting_process_and_is_repeated_once() {
     let (memory, mut processes) = played(3);
-    let (to, answers) = std::sync::mpsc::channel();
+    let (to, answers) = channel();
     let look = |deadline| {
         let to = to.clone();
         memory.look(LOOK, deadline, Box::new(move |_, seen| to.send(seen).unwrap()));
