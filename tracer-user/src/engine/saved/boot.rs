@@ -3,12 +3,12 @@
 //! The words are those that the kernel's own tracing accepts (Documentation/admin-guide/kernel-parameters.txt), so
 //! one command line serves both.
 
+use super::instance_named;
 use crate::{
     engine::{
         Engine, InstanceCommand,
         command::error::{CommandError, ErrorKind},
         instances::select::Selector,
-        operations::lifecycle,
     },
     event::InstanceId,
 };
@@ -37,9 +37,7 @@ impl Boot {
         let mut top = Instance { on: true, ..Instance::default() };
         let mut below = Vec::new();
         for word in words(line) {
-            let Some((key, value)) = word.split_once('=') else {
-                continue;
-            };
+            let Some((key, value)) = word.split_once('=') else { continue };
             let list = || value.split(',').filter(|part| !part.is_empty()).map(str::to_owned);
             match key {
                 // The last word counts, as in the kernel, which copies it into one buffer.
@@ -100,33 +98,22 @@ fn size(text: &str) -> Option<usize> {
 pub fn boot(engine: &mut Engine, boot: &Boot) -> Vec<(String, CommandError)> {
     let mut failed = Vec::new();
     let mut keep = |what: String, done: Result<(), CommandError>| {
-        if let Err(error) = done {
-            failed.push((what, error));
-        }
+        failed.extend(done.err().map(|error| (what, error)));
     };
     for word in &boot.options {
         let done = engine.apply(InstanceId::TOP, InstanceCommand::OptionWord(word.as_bytes()));
         keep(format!("trace_options={word}"), done);
     }
     if let Some(clock) = &boot.clock {
-        keep(
-            format!("trace_clock={clock}"),
-            engine.apply(InstanceId::TOP, InstanceCommand::Clock(clock.as_bytes())),
-        );
+        let done = engine.apply(InstanceId::TOP, InstanceCommand::Clock(clock.as_bytes()));
+        keep(format!("trace_clock={clock}"), done);
     }
     if let Some(bytes) = boot.bytes {
-        keep(
-            "trace_buf_size".to_owned(),
-            engine.apply(InstanceId::TOP, InstanceCommand::BufferSize { cpu: None, bytes }),
-        );
+        let command = InstanceCommand::BufferSize { cpu: None, bytes };
+        keep("trace_buf_size".to_owned(), engine.apply(InstanceId::TOP, command));
     }
     for one in &boot.instances {
-        let instance = match (one.name.as_str(), engine.instances.find(&one.name)) {
-            ("", _) => Ok(InstanceId::TOP),
-            (_, Some(instance)) => Ok(instance),
-            (name, None) => lifecycle::make(&engine.facts, &mut engine.instances, name),
-        };
-        let instance = match instance {
+        let instance = match instance_named(engine, &one.name) {
             Ok(instance) => instance,
             Err(error) => {
                 keep(format!("trace_instance={}", one.name), Err(error));

@@ -12,57 +12,48 @@ use super::{
 };
 use crate::event::user::{MULTI_SYSTEM, SYSTEM};
 
-/// The start of a user event's definition.
-const DEFINES: &str = "u:";
-
 impl Saved {
     /// Removes the entries of clients that cannot be restored, and logs them.
     pub(super) fn skip_bad_entries_of_clients(&mut self) {
         // The files of the definitions have the same places; old state files have fewer.
         let mut files = take(&mut self.definition_files).into_iter();
         let all = take(&mut self.definitions).into_iter().map(|line| (line, files.next()));
-        let (lines, files): (_, Vec<_>) = all.filter(|(line, _)| keep_definition(line)).unzip();
+        // `u:` begins the definition of a user event.
+        let kept = all.filter(|(line, _)| keep("a definition", line, line.starts_with("u:"), is_text(line)));
+        let (lines, files): (_, Vec<_>) = kept.unzip();
         self.definitions = lines;
         self.definition_files = files.into_iter().flatten().collect();
         self.instances.iter_mut().for_each(SavedInstance::skip_bad_entries_of_clients);
         self.hists.retain(|SavedHist { system, event, command, .. }| {
-            keep("a histogram", system, event, is_text(command))
+            keep_named("a histogram", system, event, is_text(command))
         });
     }
 }
 
 impl SavedInstance {
     fn skip_bad_entries_of_clients(&mut self) {
-        self.filters.retain(|(system, event, text)| keep("a filter", system, event, is_text(text)));
-        self.events.retain(|(system, event)| keep("an enabled event", system, event, true));
+        self.filters.retain(|(system, event, text)| keep_named("a filter", system, event, is_text(text)));
+        self.events.retain(|(system, event)| keep_named("an enabled event", system, event, true));
         self.triggers.retain(|(system, event, lines)| {
-            keep("a trigger", system, event, lines.iter().all(|line| is_text(line)))
+            keep_named("a trigger", system, event, lines.iter().all(|line| is_text(line)))
         });
     }
 }
 
-/// Whether a definition stays: it is not of a user event, or it is valid.
-fn keep_definition(line: &str) -> bool {
-    let keeps = !line.starts_with(DEFINES) || is_text(line);
-    if !keeps {
-        skipped("a definition", line);
-    }
-    keeps
+/// Whether an entry stays: its event is not a user event, or the event's name and the entry's texts are valid.
+fn keep_named(what: &str, system: &str, event: &str, is_valid: bool) -> bool {
+    let is_of_client = matches!(system, SYSTEM | MULTI_SYSTEM);
+    keep(what, event, is_of_client, is_event_name(event) && is_valid)
 }
 
-/// Whether an entry stays: it is not of a user event, or its name and its texts are valid.
-fn keep(what: &str, system: &str, event: &str, is_valid: bool) -> bool {
-    let keeps = !matches!(system, SYSTEM | MULTI_SYSTEM) || is_event_name(event) && is_valid;
+/// Whether an entry stays. Logs one that does not by the start of its text, which can have any length.
+fn keep(what: &str, text: &str, is_of_client: bool, is_valid: bool) -> bool {
+    let keeps = is_valid || !is_of_client;
     if !keeps {
-        skipped(what, event);
+        let start: String = text.chars().take(64).collect();
+        tracing::warn!("{what} of a client is not restored, because it is not valid: {}", Escaped(&start));
     }
     keeps
-}
-
-/// Logs a skipped entry by the start of its text, which can have any length.
-fn skipped(what: &str, text: &str) {
-    let start: String = text.chars().take(64).collect();
-    tracing::warn!("{what} of a client is not restored, because it is not valid: {}", Escaped(&start));
 }
 
 #[cfg(test)]

@@ -133,6 +133,7 @@ impl SavedInstance {
             })
             .collect();
         triggers.sort();
+        let buffers = state.is_expanded().then(|| state.buffer.select(None));
         // An event that a trigger has disabled is attached only for triggers.
         let on = |event: &EventId| !status.is_soft_off(*event);
         Self {
@@ -143,11 +144,7 @@ impl SavedInstance {
             cpus: state.cpus.clone(),
             percent: state.percent,
             page: state.page().bytes(),
-            sizes: if state.is_expanded() {
-                state.buffer.select(None).map(|(_, buffer)| buffer.size()).collect()
-            } else {
-                Vec::new()
-            },
+            sizes: buffers.into_iter().flatten().map(|(_, buffer)| buffer.size()).collect(),
             traced: state.pids(List::Traced).collect(),
             untraced: state.pids(List::Untraced).collect(),
             filters,
@@ -230,18 +227,10 @@ pub fn restore(
         Arc::make_mut(&mut engine.tasks).set_capacity(saved.names);
     }
     for one in &saved.instances {
-        let instance = match (one.name.as_str(), engine.instances.find(&one.name)) {
-            ("", _) => InstanceId::TOP,
-            (_, Some(instance)) => instance,
-            (name, None) => match lifecycle::make(&engine.facts, &mut engine.instances, name) {
-                Ok(instance) => instance,
-                Err(error) => {
-                    failed.push((format!("instance {name}"), error));
-                    continue;
-                }
-            },
-        };
-        restore_one(engine, instance, one, &mut failed);
+        match instance_named(engine, &one.name) {
+            Ok(instance) => restore_one(engine, instance, one, &mut failed),
+            Err(error) => failed.push((format!("instance {}", one.name), error)),
+        }
     }
     for one in &saved.hists {
         if let Err(error) = restore_hist(engine, one) {
@@ -251,6 +240,21 @@ pub fn restore(
     failed
 }
 
+/// The instance of a name, or the top instance if it is empty. Makes the instance if there is none.
+fn instance_named(engine: &mut Engine, name: &str) -> Result<InstanceId, CommandError> {
+    match (name, engine.instances.find(name)) {
+        ("", _) => Ok(InstanceId::TOP),
+        (_, Some(instance)) => Ok(instance),
+        (name, None) => lifecycle::make(&engine.facts, &mut engine.instances, name),
+    }
+}
+
+fn event_named(engine: &Engine, system: &str, name: &str) -> Result<EventId, ErrorKind> {
+    let events = engine.registry.events();
+    let event = events.find_system(system).and_then(|system| events.find(system, name));
+    event.ok_or(ErrorKind::NotFound)
+}
+
 fn restore_one(
     engine: &mut Engine,
     instance: InstanceId,
@@ -258,37 +262,30 @@ fn restore_one(
     failed: &mut Vec<(String, CommandError)>,
 ) {
     let whose = if saved.name.is_empty() { String::new() } else { format!(" of {}", saved.name) };
-    let mut keep = |what: String, done: Result<(), CommandError>| {
-        if let Err(error) = done {
-            failed.push((what + &whose, error));
-        }
+    let mut set = |engine: &mut Engine, what: String, command: Result<InstanceCommand<'_>, ErrorKind>| {
+        let done = command.map_err(CommandError::from).and_then(|command| engine.apply(instance, command));
+        failed.extend(done.err().map(|error| (what + &whose, error)));
     };
     let known = engine.instances.get(instance).map(|state| state.options.all_words()).unwrap_or_default();
     for word in saved.options.iter().filter(|word| !known.lines().any(|line| line == word.as_str())) {
         let (name, on) = word.strip_prefix("no").map_or((word.as_str(), true), |name| (name, false));
         let option = engine.instances.get(instance).and_then(|state| state.options.find(name));
-        let done = option.map_or(Err(ErrorKind::Invalid.into()), |option| {
-            engine.apply(instance, InstanceCommand::Option { option, on })
-        });
-        keep(format!("option {word}"), done);
+        let command = option.map(|option| InstanceCommand::Option { option, on });
+        set(engine, format!("option {word}"), command.ok_or(ErrorKind::Invalid));
     }
     if !saved.clock.is_empty() {
-        keep(
-            "trace_clock".to_owned(),
-            engine.apply(instance, InstanceCommand::Clock(saved.clock.as_bytes())),
-        );
+        set(engine, "trace_clock".to_owned(), Ok(InstanceCommand::Clock(saved.clock.as_bytes())));
     }
     if saved.page > 0 {
-        let page = PageSize::exactly(saved.page).ok_or_else(|| ErrorKind::Invalid.into());
-        let done = page.and_then(|page| engine.apply(instance, InstanceCommand::PageSize(page)));
-        keep("buffer_subbuf_size_kb".to_owned(), done);
+        let command = PageSize::exactly(saved.page).map(InstanceCommand::PageSize);
+        set(engine, "buffer_subbuf_size_kb".to_owned(), command.ok_or(ErrorKind::Invalid));
     }
     for (cpu, bytes) in (0..).zip(&saved.sizes) {
         let command = InstanceCommand::BufferSize { cpu: Some(cpu), bytes: *bytes };
-        keep(format!("buffer size of CPU {cpu}"), engine.apply(instance, command));
+        set(engine, format!("buffer size of CPU {cpu}"), Ok(command));
     }
     if engine.instances.get(instance).is_some_and(|state| state.cpus.len() == saved.cpus.len()) {
-        keep("tracing_cpumask".to_owned(), engine.apply(instance, InstanceCommand::Cpus(saved.cpus.clone())));
+        set(engine, "tracing_cpumask".to_owned(), Ok(InstanceCommand::Cpus(saved.cpus.clone())));
     }
     if let Some(state) = engine.instances.get_mut(instance) {
         state.percent = saved.percent.min(100);
@@ -298,41 +295,28 @@ fn restore_one(
             continue;
         }
         let text = pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-        let done = engine.apply(instance, InstanceCommand::AddPids { list, text: text.as_bytes() });
-        keep("threads".to_owned(), done);
+        set(engine, "threads".to_owned(), Ok(InstanceCommand::AddPids { list, text: text.as_bytes() }));
     }
-    keep("tracing_on".to_owned(), engine.apply(instance, InstanceCommand::Tracing(saved.on)));
-    let events = engine.registry.events().clone();
+    set(engine, "tracing_on".to_owned(), Ok(InstanceCommand::Tracing(saved.on)));
     for (system, name, text) in &saved.filters {
-        let event = events.find_system(system).and_then(|system| events.find(system, name));
-        let done = match event {
-            Some(event) => engine.apply(instance, InstanceCommand::Filter { event, text: text.as_bytes() }),
-            None => Err(ErrorKind::NotFound.into()),
-        };
-        keep(format!("filter of {system}:{name}"), done);
+        let event = event_named(engine, system, name);
+        let command = event.map(|event| InstanceCommand::Filter { event, text: text.as_bytes() });
+        set(engine, format!("filter of {system}:{name}"), command);
     }
     for word in saved.awaited.iter().rev() {
         if let Some((on, which)) = Selector::read(word.as_bytes()) {
-            keep(format!("event {word}"), engine.apply(instance, InstanceCommand::Events { which, on }));
+            set(engine, format!("event {word}"), Ok(InstanceCommand::Events { which, on }));
         }
     }
     for (system, name) in &saved.events {
         let which = Selector::named(system, name);
-        keep(
-            format!("event {system}:{name}"),
-            engine.apply(instance, InstanceCommand::Events { which, on: true }),
-        );
+        set(engine, format!("event {system}:{name}"), Ok(InstanceCommand::Events { which, on: true }));
     }
     for (system, name, lines) in &saved.triggers {
-        let event = events.find_system(system).and_then(|system| events.find(system, name));
+        let event = event_named(engine, system, name);
         for line in lines {
-            let done = match event {
-                Some(event) => {
-                    engine.apply(instance, InstanceCommand::Trigger { event, text: line.as_bytes() })
-                }
-                None => Err(ErrorKind::NotFound.into()),
-            };
-            keep(format!("trigger {line} of {system}:{name}"), done);
+            let command = event.map(|event| InstanceCommand::Trigger { event, text: line.as_bytes() });
+            set(engine, format!("trigger {line} of {system}:{name}"), command);
         }
     }
 }
@@ -362,10 +346,7 @@ fn restore_hist(engine: &mut Engine, saved: &SavedHist) -> Result<(), CommandErr
         engine.instances.find(&saved.instance)
     };
     let instance = instance.ok_or(ErrorKind::NotFound)?;
-    let event = engine.registry.events().find_system(&saved.system);
-    let event = event
-        .and_then(|system| engine.registry.events().find(system, &saved.event))
-        .ok_or(ErrorKind::NotFound)?;
+    let event = event_named(engine, &saved.system, &saved.event)?;
     HistCommands::of(engine, instance).set_hist(event, Some(saved.command.as_bytes()), false)?;
     let commanded = engine.histograms.set().triggers().filter(|trigger| trigger.command.is_some());
     if let Some(id) = commanded.last().map(|trigger| trigger.id) {
