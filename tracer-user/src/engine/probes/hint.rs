@@ -1,6 +1,7 @@
 //! Suggestions for a refused definition: similar names, or the available names. They are for the command line only;
 //! the kernel has no such suggestions.
 
+use super::{GLOB, module_and_name};
 use crate::{
     engine::facts::Facts as Known,
     lang::{
@@ -71,7 +72,7 @@ fn list(names: impl Iterator<Item = String>) -> String {
 /// The symbol that a probe names, without its offset or suffix; `None` for files and globs.
 fn symbol<'a>(line: &'a Line<'_>) -> Option<&'a str> {
     let place = std::str::from_utf8(line.word(1)).ok()?;
-    place.split(['+', '%']).next().filter(|name| !name.contains(['/', '*', '?', '[']))
+    place.split(['+', '%']).next().filter(|name| !name.contains('/') && !name.contains(GLOB))
 }
 
 /// A suggestion for a function or tracepoint that does not exist or cannot be traced.
@@ -80,10 +81,7 @@ fn place(line: &Line<'_>, kind: ErrorKind, facts: &dyn Facts, known: &Known) -> 
     if line.word(0).first() == Some(&b't') {
         return if facts.tracepoint(name).is_some() { None } else { tracepoint(name, known) };
     }
-    let (module, name) = match name.split_once(':') {
-        Some((module, name)) => (Some(module), name),
-        None => (None, name),
-    };
+    let (module, name) = module_and_name(name);
     if name.is_empty() || name.starts_with(|first: char| first.is_ascii_digit()) {
         return None;
     }
@@ -119,12 +117,8 @@ fn arguments(line: &Line<'_>, culprit: &str, facts: &dyn Facts) -> Option<String
         params.into_iter().skip(first).map(|(name, _)| name).filter(|name| !name.is_empty()).collect();
     let root = culprit.split(['-', '.']).next().unwrap_or(culprit);
     meant(like(root, names.iter().cloned())).or_else(|| {
-        let name = symbol(line)?;
-        Some(if names.is_empty() {
-            format!("{name} has no arguments")
-        } else {
-            format!("{name} has {}", list(names.into_iter()))
-        })
+        let all = if names.is_empty() { "no arguments".to_owned() } else { list(names.into_iter()) };
+        Some(format!("{} has {all}", symbol(line)?))
     })
 }
 

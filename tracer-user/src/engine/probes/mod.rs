@@ -15,12 +15,10 @@
 //! hook, and the error names all of them ([`Tried`]).
 
 mod hint;
-mod text;
 
 use std::{collections::HashSet, fmt};
 
 pub(crate) use hint::hint;
-pub use text::printer;
 
 use crate::{
     attach::{
@@ -32,21 +30,24 @@ use crate::{
     },
     event::{
         Format, Glob,
-        dynamic::{Place, Target},
+        dynamic::{Arg, Event, Kind, Place, Target},
     },
     kernel::{Btf, Symbols, btf::Prototype, modules},
     lang::{define::Probe, facts::Arch, filter::FilterError},
     plan::{
-        filter::Filter,
         probe::{self, Addresses, ProbeContext, ProbePlan, Unavailable},
         resolve,
         source::ProgramContext,
     },
+    render::{Printer, ProbeHead, ProbeValue},
     sys::Errno,
 };
 
 /// The first kernel in which a program at a uretprobe can read which function returns (a3c485a5d8d4).
 const TELLS_FUNCTION: (u32, u32) = (6, 6);
+
+/// The characters that make a symbol a glob.
+const GLOB: [char; 3] = ['*', '?', '['];
 
 /// The hooks of a probe.
 #[derive(Clone, Debug, Default)]
@@ -115,60 +116,36 @@ pub fn may_probe(address: u64) -> Result<(), Errno> {
     }
 }
 
-/// A function for a trampoline, and the number of its argument words.
-struct Called {
-    function: Function,
-    words: u8,
-}
-
 /// Finds the hooks of a probe.
 pub fn candidates(probe: &Probe, facts: &Facts) -> Candidates {
-    let mut found = Candidates::default();
-    let registers = ProbeContext::Registers(Arch::native());
+    let mut search = HookSearch { probe, facts, found: Candidates::default() };
     match &probe.event.target {
-        Target::File { path, offset, reference, exit } => {
-            let hook = if *exit { "uretprobe" } else { "uprobe" };
-            let Some(file) = probe.file.as_ref().and_then(|file| file.opened.clone()) else {
-                found.lacking.add(hook, "the file is not open");
-                return found;
-            };
-            let place = FilePlace { file, path: path.clone(), offset: *offset, reference: *reference };
-            let point = if *exit { AttachPoint::Uretprobe(place) } else { AttachPoint::Uprobe(place) };
-            let offset = |of, member| Some(facts.btf()?.member(of, member).ok()??.offset);
-            let in_task = offset("task_struct", "utask").zip(offset("uprobe_task", "vaddr"));
-            let in_task = in_task.filter(|_| facts.version() < TELLS_FUNCTION);
-            found.offer(probe, registers, Addresses { in_task, ..Addresses::default() }, point);
-        }
-        Target::Tracepoint { name } => tracepoint(probe, name, facts, &mut found),
-        Target::Function { symbol, exit } if symbol.contains(['*', '?', '[']) => {
-            kprobe_multi(probe, symbol, *exit, facts, &mut found);
-        }
+        Target::File { path, offset, reference, exit } => search.uprobe(path, *offset, *reference, *exit),
+        Target::Tracepoint { name } => search.tracepoint(name),
+        Target::Function { symbol, exit } if symbol.contains(GLOB) => search.kprobe_multi(symbol, *exit),
         Target::Function { symbol, exit } => {
-            trampoline(probe, symbol, *exit, facts, &mut found);
-            kprobe_multi(probe, symbol, *exit, facts, &mut found);
-            let place = KernelPlace { symbol: Some(symbol.clone()), offset: 0 };
-            kprobe(probe, place, *exit, facts, &mut found);
+            search.trampoline(symbol, *exit);
+            search.kprobe_multi(symbol, *exit);
+            search.kprobe(KernelPlace { symbol: Some(symbol.clone()), offset: 0 }, *exit);
         }
         Target::Kernel { place: Place::Symbol { name, offset }, exit } => {
             let place = KernelPlace { symbol: Some(name.clone()), offset: u64::from(*offset) };
             // A kretprobe of perf ignores MAXACTIVE and follows at most the kernel's default number of concurrent
             // calls. A trampoline follows all calls.
             if *exit && *offset == 0 {
-                trampoline(probe, name, *exit, facts, &mut found);
+                search.trampoline(name, *exit);
             }
-            kprobe(probe, place, *exit, facts, &mut found);
+            search.kprobe(place, *exit);
             if !*exit && *offset == 0 {
-                trampoline(probe, name, *exit, facts, &mut found);
+                search.trampoline(name, *exit);
             }
         }
         Target::Kernel { place: Place::Address(address), exit } => {
-            kprobe(probe, KernelPlace { symbol: None, offset: *address }, *exit, facts, &mut found);
+            search.kprobe(KernelPlace { symbol: None, offset: *address }, *exit);
         }
-        Target::Event { system, name, filter } => {
-            event(probe, (system, name), filter.as_deref(), facts, &mut found);
-        }
+        Target::Event { system, name, filter } => search.event(system, name, filter.as_deref()),
     }
-    found
+    search.found
 }
 
 impl Candidates {
@@ -195,46 +172,143 @@ impl Candidates {
         }
         Err(tried)
     }
+}
 
-    fn offer(&mut self, probe: &Probe, given: ProbeContext, addresses: Addresses, point: AttachPoint) {
-        match probe::plan(probe, given, addresses) {
-            Ok(plan) => {
-                let plan = AttachPlan::new(ProgramContext::Probe(Box::new(plan)), point);
-                self.usable.push(AttachPlan { irqs_off: hooks::probe_irqs_off(probe), ..plan });
-            }
-            Err(why) => self.lacking.add(point.name(), why),
+/// Finds the hooks of a probe, one kind after the other.
+struct HookSearch<'a> {
+    probe: &'a Probe,
+    facts: &'a Facts,
+    found: Candidates,
+}
+
+impl HookSearch<'_> {
+    fn offer(&mut self, context: ProbeContext, addresses: Addresses, point: AttachPoint) {
+        match probe::plan(self.probe, context, addresses) {
+            Ok(plan) => self.found.usable.push(attach_plan(self.probe, plan, point)),
+            Err(why) => self.lacks(point.name(), why),
         }
+    }
+
+    fn lacks(&mut self, hook: &'static str, why: impl fmt::Display) {
+        self.found.lacking.add(hook, why);
+    }
+
+    /// Offers uprobe or uretprobe.
+    fn uprobe(&mut self, path: &[u8], offset: u64, reference: u64, exit: bool) {
+        let hook = if exit { "uretprobe" } else { "uprobe" };
+        let Some(file) = self.probe.file.as_ref().and_then(|file| file.opened.clone()) else {
+            return self.lacks(hook, "the file is not open");
+        };
+        let place = FilePlace { file, path: path.to_vec(), offset, reference };
+        let point = if exit { AttachPoint::Uretprobe(place) } else { AttachPoint::Uprobe(place) };
+        let member = |of, member| Some(self.facts.btf()?.member(of, member).ok()??.offset);
+        let in_task = member("task_struct", "utask").zip(member("uprobe_task", "vaddr"));
+        let in_task = in_task.filter(|_| self.facts.version() < TELLS_FUNCTION);
+        let addresses = Addresses { in_task, ..Addresses::default() };
+        self.offer(ProbeContext::Registers(Arch::native()), addresses, point);
+    }
+
+    /// Offers the perf tracepoint of an event probe's target event.
+    fn event(&mut self, system: &str, name: &str, filter: Option<&[u8]>) {
+        let hook = "perf tracepoint";
+        let format = self.facts.tracefs.format(system, name).ok().flatten();
+        let Some(format) = format.and_then(|text| Format::parse(system, &text).ok()) else {
+            return self.lacks(hook, "the kernel has no such event");
+        };
+        match on_record(self.probe, filter, &format, self.facts) {
+            Ok(context) => {
+                self.found.usable.push(AttachPlan::new(context, AttachPoint::Tracepoint(format.id)));
+            }
+            Err(why) => self.lacks(hook, why),
+        }
+    }
+
+    fn tracepoint(&mut self, name: &str) {
+        let (hook, facts) = ("raw tracepoint", self.facts);
+        if facts.btf().is_none() {
+            return self.lacks(hook, "the kernel shows no BTF");
+        }
+        let Some(prototype) = own_tracepoint(name, facts).or_else(|| module_tracepoint(name, facts)) else {
+            let meant = hint::tracepoint(name, facts).map_or_else(String::new, |hint| format!(": {hint}"));
+            return self.lacks(hook, format!("BTF does not know the tracepoint{meant}"));
+        };
+        let words = prototype.params.len() as u8;
+        // The kernel probes a stub that every hit calls.
+        let stub = [format!("__probestub_{name}"), format!("__traceiter_{name}")];
+        let ip = stub.iter().find_map(|stub| address(stub, facts)).unwrap_or_default();
+        let addresses = Addresses { ip, ..Addresses::default() };
+        self.offer(ProbeContext::Arguments(words), addresses, AttachPoint::RawTracepoint(name.to_owned()));
+    }
+
+    /// Offers fentry or fexit.
+    fn trampoline(&mut self, symbol: &str, exit: bool) {
+        let hook = if exit { "fexit" } else { "fentry" };
+        let symbols = self.facts.symbols();
+        // The kernel's event covers all functions of this name.
+        if symbols.is_some_and(|symbols| is_several(symbols, symbol)) {
+            return self.lacks(hook, "several functions have this name, and a trampoline is of one");
+        }
+        let (function, words) = match typed(symbol, self.facts) {
+            Ok(called) => called,
+            Err(why) => return self.lacks(hook, why),
+        };
+        let Some(ip) = address(symbol, self.facts) else {
+            return self.lacks(hook, "no symbol tells where the function is");
+        };
+        let end = symbols.and_then(|symbols| symbols.range(ip)).map_or(ip, |range| range.end);
+        let point = if exit { AttachPoint::Fexit(function) } else { AttachPoint::Fentry(function) };
+        let addresses = Addresses { ip, end, ..Addresses::default() };
+        self.offer(ProbeContext::Call { words, exit, arch: Arch::native() }, addresses, point);
+    }
+
+    fn kprobe_multi(&mut self, pattern: &str, exit: bool) {
+        let hook = "kprobe.multi";
+        let Some(symbols) = self.facts.symbols() else {
+            return self.lacks(hook, "the kernel hides the addresses of symbols");
+        };
+        let is_glob = pattern.contains(GLOB);
+        // If several functions have this name, some of them may not be traceable.
+        let starts = if is_glob || is_several(symbols, pattern) {
+            let Some(starts) = traceable(pattern, self.facts) else {
+                return self.lacks(hook, "the kernel does not list the functions that can be traced");
+            };
+            starts
+        } else {
+            symbols.addresses(pattern)
+        };
+        if starts.is_empty() {
+            return self.lacks(hook, "there is no such function");
+        }
+        let of_one = (!is_glob && starts.len() == 1).then(|| address(pattern, self.facts)).flatten();
+        let addresses = Addresses { ip: of_one.unwrap_or_default(), by_fprobe: true, ..Addresses::default() };
+        let point = AttachPoint::KprobeMulti { addresses: starts, exit };
+        self.offer(ProbeContext::Registers(Arch::native()), addresses, point);
+    }
+
+    fn kprobe(&mut self, place: KernelPlace, exit: bool) {
+        let ip = match &place.symbol {
+            // The address that the kernel probes for a function.
+            Some(symbol) if place.offset == 0 => address(symbol, self.facts),
+            Some(symbol) => start(symbol, self.facts).map(|start| start.wrapping_add(place.offset)),
+            None => Some(place.offset),
+        };
+        let addresses = Addresses { ip: ip.unwrap_or_default(), ..Addresses::default() };
+        let point = if exit { AttachPoint::Kretprobe(place) } else { AttachPoint::Kprobe(place) };
+        self.offer(ProbeContext::Registers(Arch::native()), addresses, point);
     }
 }
 
-/// Adds the perf tracepoint of an event probe's target event.
-fn event(
-    probe: &Probe,
-    (system, name): (&str, &str),
-    filter: Option<&[u8]>,
-    facts: &Facts,
-    found: &mut Candidates,
-) {
-    let hook = "perf tracepoint";
-    let format = facts.tracefs.format(system, name).ok().flatten();
-    let Some(format) = format.and_then(|text| Format::parse(system, &text).ok()) else {
-        return found.lacking.add(hook, "the kernel has no such event");
-    };
-    match on_record(probe, filter, &format, facts) {
-        Ok(context) => {
-            found.usable.push(AttachPlan::new(context, AttachPoint::Tracepoint(format.id)));
-        }
-        Err(why) => found.lacking.add(hook, why),
-    }
+/// The plan of a program for a probe.
+fn attach_plan(probe: &Probe, plan: ProbePlan, point: AttachPoint) -> AttachPlan {
+    let plan = AttachPlan::new(ProgramContext::Probe(Box::new(plan)), point);
+    AttachPlan { irqs_off: hooks::probe_irqs_off(probe), ..plan }
 }
 
 /// Why an event probe cannot be computed from a record.
 #[derive(Debug, thiserror::Error)]
-pub enum OnRecordError {
-    /// The event has no field that the filter names.
+pub(crate) enum OnRecordError {
     #[error(transparent)]
     Filter(#[from] FilterError),
-    /// The record does not provide an argument.
     #[error(transparent)]
     Value(#[from] Unavailable),
 }
@@ -243,25 +317,15 @@ pub enum OnRecordError {
 ///
 /// # Errors
 /// The reason why a value is unavailable, or the error of the filter.
-pub fn on_record(
+pub(crate) fn on_record(
     probe: &Probe,
     filter: Option<&[u8]>,
     format: &Format,
     facts: &Facts,
 ) -> Result<ProgramContext, OnRecordError> {
-    let (plan, when) = plan_on_record(probe, filter, format, facts)?;
+    let when = filter.map(|text| resolve::filter(text, format, facts)).transpose()?;
+    let plan = probe::plan(probe, ProbeContext::Record, Addresses::default())?;
     Ok(ProgramContext::Probe(Box::new(ProbePlan { when, ..plan })))
-}
-
-fn plan_on_record(
-    probe: &Probe,
-    filter: Option<&[u8]>,
-    format: &Format,
-    facts: &Facts,
-) -> Result<(ProbePlan, Option<Filter>), OnRecordError> {
-    let when = filter.map(|text| resolve::filter(text, format, facts)).transpose();
-    let when = when?;
-    Ok((probe::plan(probe, ProbeContext::Record, Addresses::default())?, when))
 }
 
 /// The prototype of a tracepoint of the kernel itself.
@@ -290,29 +354,6 @@ pub fn waits(probe: &Probe, facts: &Facts) -> Option<bool> {
     }
 }
 
-fn tracepoint(probe: &Probe, name: &str, facts: &Facts, found: &mut Candidates) {
-    let hook = "raw tracepoint";
-    if facts.btf().is_none() {
-        return found.lacking.add(hook, "the kernel shows no BTF");
-    }
-    let Some(prototype) = own_tracepoint(name, facts).or_else(|| module_tracepoint(name, facts)) else {
-        let meant = hint::tracepoint(name, facts).map_or_else(String::new, |hint| format!(": {hint}"));
-        return found.lacking.add(hook, format!("BTF does not know the tracepoint{meant}"));
-    };
-    let words = prototype.params.len() as u8;
-    // The kernel probes a stub that every hit calls.
-    let stub = [format!("__probestub_{name}"), format!("__traceiter_{name}")];
-    let ip = stub.iter().find_map(|stub| address(stub, facts)).unwrap_or_default();
-    let addresses = Addresses { ip, ..Addresses::default() };
-    found.offer(
-        probe,
-        ProbeContext::Arguments(words),
-        addresses,
-        AttachPoint::RawTracepoint(name.to_owned()),
-    );
-}
-
-/// Why a function's types are unknown.
 #[derive(Debug, thiserror::Error)]
 enum NoTypes {
     #[error("the kernel shows no BTF")]
@@ -323,14 +364,11 @@ enum NoTypes {
     Module { module: String, errno: Errno },
 }
 
-/// Finds the types of a function, named with or without `MODULE:`, in the kernel's BTF or else in the BTF of its
-/// module.
-fn typed(symbol: &str, facts: &Facts) -> Result<Called, NoTypes> {
+/// Finds a function, named with or without `MODULE:`, in the kernel's BTF or else in the BTF of its module; and the
+/// number of its argument words.
+fn typed(symbol: &str, facts: &Facts) -> Result<(Function, u8), NoTypes> {
     let btf = facts.btf().ok_or(NoTypes::NoBtf)?;
-    let (module, name) = match symbol.split_once(':') {
-        Some((module, name)) => (Some(module), name),
-        None => (None, symbol),
-    };
+    let (module, name) = module_and_name(symbol);
     let called = |types: &Btf, module: Option<&str>| {
         let id = types.function_id(name).ok()??;
         let prototype = types.function(name).ok()??;
@@ -343,63 +381,20 @@ fn typed(symbol: &str, facts: &Facts) -> Result<Called, NoTypes> {
         called(btf.module(module).ok()??.as_ref(), Some(module))
     };
     let (id, words, module) = own.or_else(in_modules).ok_or(NoTypes::UnknownFunction)?;
-    let module = match module {
-        Some(module) => {
-            let types = ModuleTypes::of(&module);
-            Some(types.map_err(|errno| NoTypes::Module { module, errno })?)
-        }
-        None => None,
-    };
-    Ok(Called { function: Function { id, module }, words })
+    let types = |module: String| ModuleTypes::of(&module).map_err(|errno| NoTypes::Module { module, errno });
+    let module = module.map(types).transpose()?;
+    Ok((Function { id, module }, words))
+}
+
+/// Splits `[MODULE:]NAME`.
+fn module_and_name(symbol: &str) -> (Option<&str>, &str) {
+    symbol.split_once(':').map_or((None, symbol), |(module, name)| (Some(module), name))
 }
 
 /// Whether several functions have a name, with or without `MODULE:`.
-fn is_several(symbols: &Symbols, name: &str) -> bool {
-    let (module, name) = name.split_once(':').map_or((None, name), |(module, name)| (Some(module), name));
+fn is_several(symbols: &Symbols, symbol: &str) -> bool {
+    let (module, name) = module_and_name(symbol);
     symbols.count(module, name) > 1
-}
-
-/// Adds fentry or fexit.
-fn trampoline(probe: &Probe, symbol: &str, exit: bool, facts: &Facts, found: &mut Candidates) {
-    let hook = if exit { "fexit" } else { "fentry" };
-    // The kernel's event covers all functions of this name.
-    if facts.symbols().is_some_and(|symbols| is_several(symbols, symbol)) {
-        return found.lacking.add(hook, "several functions have this name, and a trampoline is of one");
-    }
-    let Called { function, words } = match typed(symbol, facts) {
-        Ok(called) => called,
-        Err(why) => return found.lacking.add(hook, why),
-    };
-    let Some(ip) = address(symbol, facts) else {
-        return found.lacking.add(hook, "no symbol tells where the function is");
-    };
-    let end = facts.symbols().and_then(|symbols| symbols.range(ip)).map_or(ip, |range| range.end);
-    let point = if exit { AttachPoint::Fexit(function) } else { AttachPoint::Fentry(function) };
-    let addresses = Addresses { ip, end, ..Addresses::default() };
-    found.offer(probe, ProbeContext::Call { words, exit, arch: Arch::native() }, addresses, point);
-}
-
-/// Adds kprobe.multi.
-fn kprobe_multi(probe: &Probe, pattern: &str, exit: bool, facts: &Facts, found: &mut Candidates) {
-    let point = |addresses| AttachPoint::KprobeMulti { addresses, exit };
-    let mut lacking = |why: &str| found.lacking.add("kprobe.multi", why);
-    let Some(symbols) = facts.symbols() else { return lacking("the kernel hides the addresses of symbols") };
-    let is_glob = pattern.contains(['*', '?', '[']);
-    // If several functions have this name, some of them may not be traceable.
-    let starts = if is_glob || is_several(symbols, pattern) {
-        let Some(starts) = traceable(pattern, facts) else {
-            return lacking("the kernel does not list the functions that can be traced");
-        };
-        starts
-    } else {
-        symbols.addresses(pattern)
-    };
-    if starts.is_empty() {
-        return lacking("there is no such function");
-    }
-    let ip = if is_glob || starts.len() > 1 { 0 } else { address(pattern, facts).unwrap_or_default() };
-    let addresses = Addresses { ip, by_fprobe: true, ..Addresses::default() };
-    found.offer(probe, ProbeContext::Registers(Arch::native()), addresses, point(starts));
 }
 
 /// The hook of a function's event in a link that it shares with others, for many events that are enabled at once.
@@ -408,52 +403,36 @@ fn kprobe_multi(probe: &Probe, pattern: &str, exit: bool, facts: &Facts, found: 
 pub fn shared(probe: &Probe, facts: &Facts) -> Option<AttachPlan> {
     let Target::Function { symbol, exit } = &probe.event.target else { return None };
     let symbols = facts.symbols()?;
-    if symbol.contains(['*', '?', '[', ':']) || symbols.modules_of(symbol).next().is_some() {
+    if symbol.contains(GLOB) || symbol.contains(':') || symbols.modules_of(symbol).next().is_some() {
         return None;
     }
     let [address] = symbols.addresses(symbol)[..] else { return None };
     let addresses = Addresses { by_fprobe: true, ..Addresses::default() };
     let plan = probe::plan(probe, ProbeContext::Registers(Arch::native()), addresses).ok()?;
     let point = AttachPoint::Shared { address, exit: *exit };
-    let irqs_off = hooks::probe_irqs_off(probe);
-    let fits = plan.entry_args.is_empty();
-    let plan = AttachPlan::new(ProgramContext::Probe(Box::new(plan)), point);
-    fits.then_some(AttachPlan { irqs_off, ..plan })
+    plan.entry_args.is_empty().then(|| attach_plan(probe, plan, point))
 }
 
 /// The addresses at which the functions of a glob are traced. Kernels before 6.5 list only names.
 fn traceable(pattern: &str, facts: &Facts) -> Option<Vec<u64>> {
+    /// The name in `NAME [MODULE]`.
+    fn name(line: &str) -> &str {
+        line.split([' ', '\t']).next().unwrap_or_default()
+    }
     let glob = Glob::new(pattern);
     let read = |file| facts.tracefs.read(file).ok().flatten();
-    let name = |text: &'_ str| glob.matches(text.split([' ', '\t']).next().unwrap_or_default());
     let mut places: Vec<u64> = if let Some(text) = read("available_filter_functions_addrs") {
         let places = text.lines().filter_map(|line| line.split_once(' '));
-        let places = places.filter(|(_, function)| name(function));
+        let places = places.filter(|(_, function)| glob.matches(name(function)));
         places.filter_map(|(place, _)| u64::from_str_radix(place, 16).ok()).collect()
     } else {
         let text = read("available_filter_functions")?;
-        let names: HashSet<&str> = text
-            .lines()
-            .filter(|line| name(line))
-            .filter_map(|line| line.split([' ', '\t']).next())
-            .collect();
+        let names: HashSet<&str> = text.lines().map(name).filter(|name| glob.matches(name)).collect();
         facts.symbols()?.iter().filter(|(_, name)| names.contains(name)).map(|(address, _)| address).collect()
     };
     places.sort_unstable();
     places.dedup();
     Some(places)
-}
-
-fn kprobe(probe: &Probe, place: KernelPlace, exit: bool, facts: &Facts, found: &mut Candidates) {
-    let ip = match &place.symbol {
-        // The address that the kernel probes for a function.
-        Some(symbol) if place.offset == 0 => address(symbol, facts),
-        Some(symbol) => start(symbol, facts).map(|start| start.wrapping_add(place.offset)),
-        None => Some(place.offset),
-    };
-    let addresses = Addresses { ip: ip.unwrap_or_default(), ..Addresses::default() };
-    let point = if exit { AttachPoint::Kretprobe(place) } else { AttachPoint::Kprobe(place) };
-    found.offer(probe, ProbeContext::Registers(Arch::native()), addresses, point);
 }
 
 /// The address of a symbol.
@@ -472,4 +451,24 @@ fn address(function: &str, facts: &Facts) -> Option<u64> {
     }
     let marked = kernel_word(start).is_ok_and(|word| ENDBR.contains(&(word as u32)));
     Some(if marked { start + 4 } else { start })
+}
+
+/// Makes the printer for the records of a dynamic event.
+pub fn printer(event: &Event, id: u16) -> Printer {
+    let head = match (&event.target, event.kind(), event.is_exit()) {
+        (Target::Event { system, name, .. }, ..) => ProbeHead::Event(format!("{system}.{name}")),
+        (_, Kind::Uprobe, false) => ProbeHead::User,
+        (_, Kind::Uprobe, true) => ProbeHead::UserReturn,
+        (_, _, false) => ProbeHead::Kernel,
+        (_, _, true) => ProbeHead::KernelReturn,
+    };
+    let base = event.head_size();
+    let value = |arg: &Arg| ProbeValue {
+        label: format!(" {}=", arg.name),
+        ty: arg.ty.name,
+        offset: base + arg.offset as usize,
+        size: arg.ty.size as usize,
+        count: arg.count as usize,
+    };
+    Printer::probe(&event.format(id), head, event.args.iter().map(value).collect())
 }
