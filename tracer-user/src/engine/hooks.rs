@@ -63,27 +63,20 @@ impl AttachPlan {
 
 /// Why an event does not use a raw tracepoint.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum NoRawHook {
+pub(super) enum NoRawHook {
     /// The options allow perf tracepoints only.
     #[error("asked for")]
     TracepointsOnly,
     /// The table of plans does not list the event, and none is derived from its handler.
     #[error("there is no raw tracepoint plan for it: {0}")]
     NotDerived(NoDerivedPlan),
-    /// The plan needs the kernel's types.
     #[error("the kernel shows no BTF")]
     NoBtf,
-    /// The plan does not fit this kernel.
     #[error(transparent)]
     Plan(Arc<Refusal>),
     /// The event that represents the plan was tried, and the plan failed.
     #[error("{event}: {cause}")]
-    Trial {
-        /// `system:name`.
-        event: String,
-        /// The failure.
-        cause: Arc<StandInError>,
-    },
+    Trial { event: String, cause: Arc<StandInError> },
     /// The limit of trials at one start was reached ([`verify::MOST`]).
     #[error("too many plans to check at one start")]
     TooMany,
@@ -91,72 +84,50 @@ pub enum NoRawHook {
 
 /// Why the event that represents a plan could not prove it.
 #[derive(Debug, thiserror::Error)]
-pub enum StandInError {
-    /// The kernel has no such event.
+pub(super) enum StandInError {
     #[error("there is no such event")]
     NoEvent,
-    /// Its `format` file could not be read.
     #[error(transparent)]
-    Read(kernel::Error),
-    /// Its `format` file could not be parsed.
+    Read(#[from] kernel::Error),
     #[error(transparent)]
-    Format(FormatError),
-    /// It has no plan on this kernel.
+    Format(#[from] FormatError),
     #[error(transparent)]
-    Plan(NoRawHook),
-    /// The two programs did not agree.
+    Plan(#[from] NoRawHook),
     #[error(transparent)]
     Trial(TrialError),
 }
 
-/// A plan for a raw tracepoint.
-enum Planned {
-    /// A plan of the table, which is tried, and for a system call's event the call's number.
-    Listed(RawPlan, Option<u32>),
-    /// A plan that the kernel's handler shows.
-    Derived(AttachPlan),
-}
-
 /// Results of trials of plans, by system and name of the event that represents the plan.
-pub type Verdicts = HashMap<(String, String), Result<(), Arc<StandInError>>>;
+pub(super) type Verdicts = HashMap<(String, String), Result<(), Arc<StandInError>>>;
 
 /// Chooses the hooks of events. Plans without a result yet are tried all at once, in a session that does not trace yet.
-pub fn choose(
+pub(super) fn choose(
     formats: &[&Format],
     tracepoints_only: bool,
     facts: &Facts,
     trial: &mut Trial<'_>,
     verdicts: &mut Verdicts,
 ) -> Vec<AttachPlan> {
-    let planned: Vec<Result<Planned, NoRawHook>> = formats
+    let planned: Vec<Result<(AttachPlan, Option<RawPlan>), NoRawHook>> = formats
         .iter()
         .map(|format| if tracepoints_only { Err(NoRawHook::TracepointsOnly) } else { plan(format, facts) })
         .collect();
-    let mut names: Vec<(String, String)> = Vec::new();
-    let mut plans: Vec<Result<(Format, RawPlan), StandInError>> = Vec::new();
+    let mut untried = Vec::new();
     for (format, planned) in formats.iter().zip(&planned) {
-        let Ok(Planned::Listed(plan, _)) = planned else { continue };
-        let known = names.contains(&plan.stand_in) || verdicts.contains_key(&plan.stand_in);
-        if known || names.len() == verify::MOST {
+        let Ok((_, Some(plan))) = planned else { continue };
+        let known = untried.iter().any(|(name, _): &((String, String), _)| *name == plan.stand_in);
+        if known || verdicts.contains_key(&plan.stand_in) || untried.len() == verify::MOST {
             continue;
         }
         let (system, name) = &plan.stand_in;
         let itself = (system, name) == (&format.system, &format.name);
-        plans.push(if itself {
-            Ok(((*format).clone(), plan.clone()))
-        } else {
-            stand_in(system, name, facts)
-        });
-        names.push(plan.stand_in.clone());
+        let stand_in =
+            if itself { Ok(((*format).clone(), plan.clone())) } else { stand_in(system, name, facts) };
+        untried.push((plan.stand_in.clone(), stand_in));
     }
-    let on_trial: Vec<_> = plans.iter().filter_map(|plan| plan.as_ref().ok()).cloned().collect();
-    let mut outcomes = if on_trial.is_empty() {
-        Vec::new()
-    } else {
-        verify::hold(&on_trial, trial.own_thread, trial.session, trial.drain)
-    }
-    .into_iter();
-    verdicts.extend(names.into_iter().zip(plans).map(|(name, plan)| {
+    let on_trial: Vec<_> = untried.iter().filter_map(|(_, plan)| plan.as_ref().ok()).cloned().collect();
+    let mut outcomes = verify::hold(&on_trial, trial.own_thread, trial.session, trial.drain).into_iter();
+    verdicts.extend(untried.into_iter().map(|(name, plan)| {
         let verdict = plan.and_then(|_| outcomes.next().unwrap_or(Ok(())).map_err(StandInError::Trial));
         let verdict = verdict.map_err(Arc::new);
         tracing::debug!(?name, ?verdict, "raw tracepoint plan");
@@ -166,15 +137,12 @@ pub fn choose(
         .iter()
         .zip(planned)
         .map(|(format, planned)| {
-            let usable = planned.and_then(|planned| {
-                let (plan, number) = match planned {
-                    Planned::Listed(plan, number) => (plan, number),
-                    Planned::Derived(plan) => return Ok(plan),
-                };
-                match verdicts.get(&plan.stand_in) {
-                    Some(Ok(())) => Ok(raw_chosen(format, plan, number)),
+            let usable = planned.and_then(|(plan, listed)| {
+                let Some(listed) = listed else { return Ok(plan) };
+                match verdicts.get(&listed.stand_in) {
+                    Some(Ok(())) => Ok(plan),
                     Some(Err(cause)) => {
-                        let (system, name) = &plan.stand_in;
+                        let (system, name) = &listed.stand_in;
                         Err(NoRawHook::Trial { event: format!("{system}:{name}"), cause: cause.clone() })
                     }
                     None => Err(NoRawHook::TooMany),
@@ -196,15 +164,6 @@ pub struct Trial<'a> {
     pub own_thread: u32,
 }
 
-fn raw_chosen(format: &Format, plan: RawPlan, number: Option<u32>) -> AttachPlan {
-    let point = match (number, format.name.starts_with("sys_enter_")) {
-        (Some(number), true) => AttachPoint::SysEnter(number),
-        (Some(number), false) => AttachPoint::SysExit(number),
-        (None, _) => AttachPoint::RawTracepoint(plan.tracepoint),
-    };
-    AttachPlan::new(ProgramContext::RawTracepoint(plan.fields), point)
-}
-
 /// Changes the plan of a system call's event so that its program serves all calls of the same shape.
 pub fn for_any_call(chosen: &mut AttachPlan, registers: &Registers) {
     let entering = matches!(chosen.point, AttachPoint::SysEnter(_));
@@ -215,27 +174,36 @@ pub fn for_any_call(chosen: &mut AttachPlan, registers: &Registers) {
     }
 }
 
-/// The plan of an event, or the reason why there is none.
-fn plan(format: &Format, facts: &Facts) -> Result<Planned, NoRawHook> {
+/// The plan of an event, and the plan of the table that it comes from: that one must be tried. A plan that the kernel's
+/// handler shows needs no trial.
+fn plan(format: &Format, facts: &Facts) -> Result<(AttachPlan, Option<RawPlan>), NoRawHook> {
     let syscall = format.system == "syscalls";
     if !syscall && !raw::listed().any(|(system, name)| system == format.system && name == format.name) {
         let fields = facts.derived_plan(format).map_err(NoRawHook::NotDerived)?;
         let point = AttachPoint::RawTracepoint(format.name.clone());
-        return Ok(Planned::Derived(AttachPlan::new(ProgramContext::RawTracepoint(fields), point)));
+        return Ok((AttachPlan::new(ProgramContext::RawTracepoint(fields), point), None));
     }
-    let btf = facts.btf().ok_or(NoRawHook::NoBtf)?;
     let number = if syscall { facts.syscall_number(&format.name) } else { None };
-    let plan = raw::plan(format, btf, number).map_err(|refusal| NoRawHook::Plan(Arc::new(refusal)))?;
-    Ok(Planned::Listed(plan, number))
+    let listed = listed_plan(format, number, facts)?;
+    let point = match number {
+        Some(number) if format.name.starts_with("sys_enter_") => AttachPoint::SysEnter(number),
+        Some(number) => AttachPoint::SysExit(number),
+        None => AttachPoint::RawTracepoint(listed.tracepoint.clone()),
+    };
+    Ok((AttachPlan::new(ProgramContext::RawTracepoint(listed.fields.clone()), point), Some(listed)))
+}
+
+/// The plan of the table for an event.
+fn listed_plan(format: &Format, number: Option<u32>, facts: &Facts) -> Result<RawPlan, NoRawHook> {
+    let btf = facts.btf().ok_or(NoRawHook::NoBtf)?;
+    raw::plan(format, btf, number).map_err(|refusal| NoRawHook::Plan(Arc::new(refusal)))
 }
 
 /// Format and plan of the event that represents the plan of another event.
 fn stand_in(system: &str, name: &str, facts: &Facts) -> Result<(Format, RawPlan), StandInError> {
-    let text = facts.tracefs.format(system, name).map_err(StandInError::Read)?;
-    let format = Format::parse(system, &text.ok_or(StandInError::NoEvent)?).map_err(StandInError::Format)?;
-    let btf = facts.btf().ok_or(StandInError::Plan(NoRawHook::NoBtf))?;
-    let plan = raw::plan(&format, btf, None);
-    let plan = plan.map_err(|refusal| StandInError::Plan(NoRawHook::Plan(Arc::new(refusal))))?;
+    let text = facts.tracefs.format(system, name)?.ok_or(StandInError::NoEvent)?;
+    let format = Format::parse(system, &text)?;
+    let plan = listed_plan(&format, None, facts)?;
     Ok((format, plan))
 }
 
@@ -247,18 +215,15 @@ pub fn other(format: &Format, context: &ProgramContext) -> Option<Other> {
         ("sched", "sched_wakeup" | "sched_wakeup_new" | "sched_waking") => "pid",
         _ => return None,
     };
-    let offset = format.fields.iter().find(|field| field.name == name)?.offset;
+    let offset = format.field(name)?.offset;
     match context {
         ProgramContext::Tracepoint | ProgramContext::Inject => Some(Other::InRecord(offset as u32)),
         ProgramContext::Probe(_) | ProgramContext::UserRecord(_) => None,
         ProgramContext::RawTracepoint(fields) => {
-            match &fields.iter().find(|field| usize::from(field.offset) == offset)?.source {
-                Source::Memory { arg, path } => match path[..] {
-                    [offset] => Some(Other::InTask { arg: *arg, offset }),
-                    _ => None,
-                },
-                _ => None,
-            }
+            let field = fields.iter().find(|field| usize::from(field.offset) == offset)?;
+            let Source::Memory { arg, path } = &field.source else { return None };
+            let [offset] = path[..] else { return None };
+            Some(Other::InTask { arg: *arg, offset })
         }
     }
 }

@@ -10,17 +10,16 @@ use tracer_abi::control;
 
 use super::{facts::Facts, verify};
 use crate::{
-    attach::{self, AttachPoint, Context, Dispatch, HitActions, Request, Session, Threads, ids},
+    attach::{self, Context, Session, ids},
     event::Format,
-    plan::source::{FieldSource, ProgramContext, Source},
+    plan::source::{FieldSource, Source},
     ring::Drain,
 };
 
 /// The event: its first argument is the `struct page *` whose number it records as `pfn`.
 const EVENT: (&str, &str) = ("kmem", "mm_page_alloc");
-/// `common_type` of the records of the two programs.
+/// `common_type` of the records of the event; those of the raw tracepoint have the next one.
 const NUMBERS: u16 = control::FIRST + 8;
-const ADDRESSES: u16 = NUMBERS + 1;
 /// An interrupt may allocate between the two hooks. The results then do not match, and the attempt is repeated.
 const ATTEMPTS: usize = 3;
 
@@ -30,21 +29,12 @@ pub enum PagesError {
     /// The kernel lacks something that the trial needs.
     #[error("{0}")]
     Lacks(&'static str),
-    /// A step of the trial failed.
     #[error("{0}")]
     Failed(String),
-    /// The two programs saw different numbers of hits.
     #[error("{numbers} numbers and {addresses} addresses do not pair")]
-    NoPairs {
-        /// Hits of the event.
-        numbers: usize,
-        /// Hits of the raw tracepoint.
-        addresses: usize,
-    },
-    /// No hit had a page.
+    NoPairs { numbers: usize, addresses: usize },
     #[error("no page was seen")]
     NoPage,
-    /// The pairs do not agree on one base.
     #[error("pages lie in several places")]
     SeveralBases,
 }
@@ -76,11 +66,6 @@ pub fn base(facts: &Facts) -> Result<u64, PagesError> {
         btf.size_of("page").ok().flatten().ok_or(Lacks("BTF does not know the size of a page"))?;
     let offset = number.offset;
     let page = FieldSource { offset: offset as u16, size: 8, source: Source::Arg(0) };
-    let hooks = [
-        (ProgramContext::Tracepoint, AttachPoint::Tracepoint(format.id), NUMBERS),
-        (ProgramContext::RawTracepoint(vec![page]), AttachPoint::RawTracepoint(name.to_owned()), ADDRESSES),
-    ];
-
     let own = ids::own().map_err(PagesError::failed)?;
     let sizes = attach::Options {
         ring_bytes: 64 * 1024,
@@ -94,21 +79,8 @@ pub fn base(facts: &Facts) -> Result<u64, PagesError> {
     };
     let (mut session, rings) = Session::new(&sizes, Context::default()).map_err(PagesError::failed)?;
     let mut drain = Drain::new(rings);
-    let mut attached = Vec::new();
-    for (context, point, kind) in &hooks {
-        let request = Request {
-            format: &format,
-            context,
-            point,
-            filter: None,
-            irqs_off: false,
-            kind: *kind,
-            threads: Threads::Own,
-            other: None,
-            hit_actions: HitActions::default(),
-        };
-        attached.push(session.attach(&request, Dispatch::Direct).map_err(PagesError::failed)?);
-    }
+    let attached =
+        verify::attach(&format, &[page], name, NUMBERS, &mut session).map_err(PagesError::failed)?;
     let mut learned = Err(PagesError::NoPage);
     for _ in 0..ATTEMPTS {
         session.switches().set_tracing(true);
@@ -130,7 +102,7 @@ pub fn base(facts: &Facts) -> Result<u64, PagesError> {
             break;
         }
     }
-    verify::retire(attached);
+    verify::retire(attached.into());
     learned
 }
 

@@ -17,7 +17,7 @@ use crate::{
     event::Format,
     plan::{
         raw::{Provoke, RawPlan},
-        source::ProgramContext,
+        source::{FieldSource, ProgramContext},
     },
     ring::Drain,
     sys::call,
@@ -30,30 +30,17 @@ pub(super) const MOST: usize = 64;
 
 /// Why a plan cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum TrialError {
+pub(super) enum TrialError {
     /// One of the two programs could not be attached.
     #[error(transparent)]
     Attach(#[from] AttachError),
-    /// The call or fault that hits the event failed.
     #[error("it could not be provoked: {0}")]
     Provoke(String),
-    /// The event was not hit.
     #[error("it could not be provoked: nothing happened")]
     NoHit,
     /// The plan's program missed a record of the event's program, or made too many.
     #[error("its records differ from the kernel's ({planned} and {kernel})")]
-    Differs {
-        /// Number of records that the plan's program made.
-        planned: usize,
-        /// Number of records that the event's program made.
-        kernel: usize,
-    },
-}
-
-/// A plan on trial: both programs, and their records.
-struct OnTrial {
-    attachments: Result<[Attached; 2], AttachError>,
-    records: [Vec<Vec<u8>>; 2],
+    Differs { planned: usize, kernel: usize },
 }
 
 /// Whether each plan produces the kernel's records; an error states why it cannot be used. The session must not trace
@@ -64,13 +51,14 @@ pub(super) fn hold(
     session: &mut Session,
     drain: &mut Drain,
 ) -> Vec<Result<(), TrialError>> {
-    let mut trials: Vec<OnTrial> = (0..)
-        .zip(plans)
-        .map(|(index, plan)| OnTrial {
-            attachments: attach(plan, FIRST_KIND + 2 * index, session),
-            records: [Vec::new(), Vec::new()],
-        })
-        .collect();
+    if plans.is_empty() {
+        return Vec::new();
+    }
+    let on_trial = (0..).zip(plans).map(|(index, (format, plan))| {
+        attach(format, &plan.fields, &plan.tracepoint, FIRST_KIND + 2 * index, session)
+    });
+    let attachments: Vec<_> = on_trial.collect();
+    let mut records = vec![[Vec::new(), Vec::new()]; plans.len()];
     session.switches().set_tracing(true);
     let mut provoked: HashMap<Provoke, io::Result<()>> = HashMap::new();
     for (_, plan) in plans {
@@ -84,27 +72,31 @@ pub(super) fn hold(
         let pid = u32::from_ne_bytes(*pid);
         let kind = u16::from_ne_bytes([*low, *high]).wrapping_sub(FIRST_KIND);
         // Other threads of this process may hit one of the two programs while tracing is switched on or off.
-        let trial = trials.get_mut(usize::from(kind / 2)).filter(|_| pid == own_thread);
-        if let Some(records) = trial.and_then(|trial| trial.records.get_mut(usize::from(kind % 2))) {
+        let both = records.get_mut(usize::from(kind / 2)).filter(|_| pid == own_thread);
+        if let Some(records) = both.and_then(|both| both.get_mut(usize::from(kind % 2))) {
             records.push(fields.to_vec());
         }
     });
     let mut attached = Vec::new();
-    let mut outcome = |(format, plan): &(Format, RawPlan), OnTrial { attachments, records }| {
+    let trials = plans.iter().zip(attachments).zip(records);
+    let outcomes = trials.map(|(((format, plan), attachments), records)| {
         attached.extend(attachments?);
         if let Some(Err(error)) = provoked.get(&plan.provoke) {
             return Err(TrialError::Provoke(error.to_string()));
         }
         judge(format, records)
-    };
-    let outcomes = plans.iter().zip(trials).map(|(plan, trial)| outcome(plan, trial)).collect();
+    });
+    let outcomes = outcomes.collect();
     retire(attached);
     outcomes
 }
 
-/// Attaches both programs of a plan.
-fn attach(
-    (format, plan): &(Format, RawPlan),
+/// Attaches programs to an event and to its raw tracepoint, which take only hits of this process. The records of the
+/// first have this kind, those of the second the next one.
+pub(super) fn attach(
+    format: &Format,
+    fields: &[FieldSource],
+    tracepoint: &str,
     kind: u16,
     session: &mut Session,
 ) -> Result<[Attached; 2], AttachError> {
@@ -122,13 +114,10 @@ fn attach(
         };
         session.attach(&request, Dispatch::Direct)
     };
+    let (raw, point) = (fields.to_vec(), AttachPoint::RawTracepoint(tracepoint.to_owned()));
     Ok([
         attach(&ProgramContext::Tracepoint, &AttachPoint::Tracepoint(format.id), kind)?,
-        attach(
-            &ProgramContext::RawTracepoint(plan.fields.clone()),
-            &AttachPoint::RawTracepoint(plan.tracepoint.clone()),
-            kind + 1,
-        )?,
+        attach(&ProgramContext::RawTracepoint(raw), &point, kind + 1)?,
     ])
 }
 
@@ -139,44 +128,22 @@ fn judge(format: &Format, [event, planned]: [Vec<Vec<u8>>; 2]) -> Result<(), Tri
     if event.is_empty() {
         return Err(TrialError::NoHit);
     }
-    // The kernel pads the end of a record; only the bytes of the format count.
+    // Only the bytes of the fields count: the kernel pads the end of a record, and leaves old memory between fields.
     let size = format.fixed_size() - 8;
+    let is_field =
+        |at: usize| format.fields.iter().any(|field| (field.offset..field.end()).contains(&(at + 8)));
+    let compared = |record: Vec<u8>| -> Vec<u8> {
+        let bytes = record.into_iter().take(size).enumerate();
+        bytes.map(|(at, byte)| if is_field(at) { byte } else { 0 }).collect()
+    };
     let (kernel, made) = (event.len(), planned.len());
-    let cut = |records: Vec<Vec<u8>>| -> Vec<Vec<u8>> {
-        let cut = |mut record: Vec<u8>| {
-            record.truncate(size);
-            record
-        };
-        records.into_iter().map(cut).collect()
-    };
-    let mut left: HashMap<Vec<u8>, usize> = HashMap::new();
-    for record in mask(format, cut(planned)) {
-        *left.entry(record).or_default() += 1;
-    }
-    let take = |record: &Vec<u8>| match left.get_mut(record) {
-        Some(count) if *count > 0 => {
-            *count -= 1;
-            true
-        }
-        _ => false,
-    };
-    if made <= 2 * kernel && mask(format, cut(event)).iter().all(take) {
+    let mut left: Vec<_> = planned.into_iter().map(compared).collect();
+    let mut take = |record| left.iter().position(|other| *other == record).map(|at| left.swap_remove(at));
+    if made <= 2 * kernel && event.into_iter().map(compared).all(|record| take(record).is_some()) {
         Ok(())
     } else {
         Err(TrialError::Differs { planned: made, kernel })
     }
-}
-
-/// Clears the bytes that belong to no field, because the kernel leaves old memory there.
-fn mask(format: &Format, mut records: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-    for record in &mut records {
-        for (at, byte) in record.iter_mut().enumerate() {
-            if !format.fields.iter().any(|field| (field.offset..field.end()).contains(&(at + 8))) {
-                *byte = 0;
-            }
-        }
-    }
-    records
 }
 
 /// Detaches programs in another thread, because the kernel waits for all CPUs. Their perf events are closed while no
@@ -233,7 +200,6 @@ fn on_one_cpu(run: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     result
 }
 
-/// Wakes a waiting thread.
 fn wake() -> io::Result<()> {
     let (ready, is_ready) = std::sync::mpsc::channel();
     let sleeper = std::thread::spawn(move || {
@@ -247,7 +213,6 @@ fn wake() -> io::Result<()> {
     join(sleeper)
 }
 
-/// Waits for the end of a thread.
 fn join(thread: std::thread::JoinHandle<()>) -> io::Result<()> {
     thread.join().map_err(|_| io::Error::other("a thread failed"))
 }
@@ -279,8 +244,6 @@ mod tests {
 
     const FORMAT: &str = "name: e\nID: 7\nformat:\n\
         \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
-        \tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n\
-        \tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n\
         \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
         \tfield:u8 a;\toffset:8;\tsize:1;\tsigned:0;\n\
         \tfield:u16 b;\toffset:10;\tsize:2;\tsigned:0;\n\n\
