@@ -7,7 +7,6 @@ use crate::{
     sys::bpf::prog::ProgKind,
 };
 
-/// Finds how programs read the interrupted context on this kernel.
 pub(super) fn find(facts: &Facts) -> Context {
     let preempt = preempt(facts);
     tracing::debug!(?preempt, "where the preempt count is");

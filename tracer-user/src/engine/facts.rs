@@ -48,7 +48,6 @@ pub struct Facts {
     texts: OnceLock<KernelTexts>,
     loose_end: OnceLock<Answer>,
     pages: OnceLock<Option<u64>>,
-    /// Number of CPU ids: the highest possible id plus one.
     cpus: u32,
     version: (u32, u32),
     preemption: OnceLock<String>,
@@ -57,7 +56,6 @@ pub struct Facts {
     hashes_pointers: bool,
     handlers: OnceLock<Option<Mutex<Handlers>>>,
     frozen: bool,
-    /// Whether [`Facts::warm`] has returned.
     warm: AtomicBool,
     /// Whether a thread has started to learn where page descriptors begin.
     learns: AtomicBool,
@@ -124,22 +122,15 @@ impl Facts {
         if self.frozen {
             return Ok(Self::frozen(self.tracefs.try_clone()?, self.cpus, self.version));
         }
-        let fresh = Self::of(self.tracefs.try_clone()?)?;
-        if let Some(pages) = self.pages.get() {
-            let _ = fresh.pages.set(*pages);
-        }
-        // The kernel's own names, because modules add none.
-        if let Some(names) = self.call_names.get() {
-            let _ = fresh.call_names.set(names.clone());
-        }
-        if let Some(answer) = self.loose_end.get() {
-            let _ = fresh.loose_end.set(answer.clone());
-        }
-        // Reading it again may need a mount, which the daemon can no longer make.
-        if let Some(words) = self.preemption.get() {
-            let _ = fresh.preemption.set(words.clone());
-        }
-        Ok(fresh)
+        Ok(Self {
+            pages: self.pages.clone(),
+            // The kernel's own names, because modules add none.
+            call_names: self.call_names.clone(),
+            loose_end: self.loose_end.clone(),
+            // Reading it again may need a mount, which the daemon can no longer make.
+            preemption: self.preemption.clone(),
+            ..Self::of(self.tracefs.try_clone()?)?
+        })
     }
 
     fn of(tracefs: Tracefs) -> Result<Self, Error> {

@@ -103,17 +103,10 @@ impl Handlers {
 
     /// What the handler of this name stores.
     fn stores(&mut self, name: &str) -> Result<&Stores, Unfollowed> {
-        if !self.known.contains_key(name) {
-            let stores = match self.text.address(name) {
-                Some(address) => handler::follow(address, self.set, &self.callees, &mut self.text),
-                None => Err(Unfollowed::NoSymbol),
-            };
-            self.known.insert(name.to_owned(), stores);
-        }
-        match self.known.get(name) {
-            Some(Ok(stores)) => Ok(stores),
-            Some(Err(why)) => Err(why.clone()),
-            None => Err(Unfollowed::NoRecord),
-        }
+        let stores = self.known.entry(name.to_owned()).or_insert_with(|| {
+            let address = self.text.address(name).ok_or(Unfollowed::NoSymbol)?;
+            handler::follow(address, self.set, &self.callees, &mut self.text)
+        });
+        stores.as_ref().map_err(Clone::clone)
     }
 }

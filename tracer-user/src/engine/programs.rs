@@ -2,7 +2,6 @@
 
 use std::{
     ffi::OsStr,
-    fmt,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -21,27 +20,18 @@ use crate::{
 };
 
 /// Why a program's events cannot be traced.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Its file cannot be read.
+    #[error("{}: {}", .0.display(), .1)]
     File(PathBuf, std::io::Error),
     /// Its notes are invalid.
+    #[error("{}: {}", .0.display(), .1)]
     Program(PathBuf, ProgramError),
     /// No id is left.
+    #[error("there are more events than ids for them")]
     TooMany,
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File(path, error) => write!(f, "{}: {error}", path.display()),
-            Self::Program(path, error) => write!(f, "{}: {error}", path.display()),
-            Self::TooMany => f.write_str("there are more events than ids for them"),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
 
 /// The request for the file of a line of `program_events`.
 pub fn wanted(path: &[u8]) -> FileRequest {
