@@ -4,11 +4,7 @@ use std::fmt;
 
 use crate::{
     attach::AttachError,
-    engine::{
-        command::error::{CommandError, ErrorKind},
-        probes::Tried,
-        programs,
-    },
+    engine::{command::error::CommandError, probes::Tried, programs},
     event::FormatError,
     kernel::Error,
     lang::{define::Refusal, filter::FilterError},
@@ -80,12 +76,6 @@ pub struct StartError {
 impl From<CommandError> for StartError {
     fn from(error: CommandError) -> Self {
         Self { event: None, error }
-    }
-}
-
-impl From<ErrorKind> for StartError {
-    fn from(kind: ErrorKind) -> Self {
-        CommandError::from(kind).into()
     }
 }
 

@@ -121,7 +121,8 @@ impl Recorder {
             state.threads.follow_forks(true, task_pid, None)?;
         }
         engine.make_session(InstanceId::TOP)?;
-        let session = engine.attachments.session(InstanceId::TOP).ok_or(ErrorKind::Gone)?;
+        let gone = || CommandError::from(ErrorKind::Gone);
+        let session = engine.attachments.session(InstanceId::TOP).ok_or_else(gone)?;
         let waiter = Waiter::new(session.queue.rings()).map_err(CommandError::from)?;
         let stream = RecordStream::new();
         let mut recorder = Self { engine, events, stream, waiter, period: FIRST_PERIOD, begun: false };
@@ -133,7 +134,7 @@ impl Recorder {
             return Err(error);
         }
         // Attached after the hooks were tried, because the trials are not recorded.
-        let session = engine.attachments.session_mut(InstanceId::TOP).ok_or(ErrorKind::Gone)?;
+        let session = engine.attachments.session_mut(InstanceId::TOP).ok_or_else(gone)?;
         stream.follow(NameEvents::attach(session.kernel_mut(), &facts).map_err(CommandError::from)?);
         let catalogue = engine.registry.events();
         let printers = events.iter().filter_map(|event| catalogue.printer(*event, &facts));
@@ -292,9 +293,8 @@ impl Recorder {
 
 /// The error of the first event that is not attached.
 fn refused(engine: &Engine, events: &[EventId], error: CommandError) -> StartError {
-    let is_attached =
-        |event| engine.instances.get(InstanceId::TOP).is_some_and(|state| state.is_enabled(event));
-    let event = events.iter().find(|event| !is_attached(**event));
+    let state = engine.instances.get(InstanceId::TOP);
+    let event = events.iter().find(|event| !state.is_some_and(|state| state.is_enabled(**event)));
     StartError { event: event.map(|event| engine.registry.events().full_name(*event)), error }
 }
 

@@ -81,9 +81,13 @@ impl Selection {
         let texts = if request.events.is_empty() && !known.is_empty() { &all } else { &request.events[..] };
         let mut of_programs = Vec::new();
         for text in texts {
-            let found = selection.of_programs(text, &known)?;
+            let (pattern, filter) = split_event(text);
+            if filter.is_some_and(str::is_empty) {
+                return Err(SelectError::EmptyFilter(text.clone()));
+            }
+            let found = selection.of_programs(pattern, filter, &known)?;
             if found.is_empty() {
-                selection.add_of_kernel(text)?;
+                selection.add_of_kernel(pattern, filter)?;
             }
             of_programs.extend(found);
         }
@@ -107,31 +111,26 @@ impl Selection {
         }
     }
 
-    /// The events of programs that a text names. Sets their filters.
-    fn of_programs(&mut self, text: &str, known: &[EventId]) -> Result<Vec<EventId>, SelectError> {
-        let (pattern, filter) = split_event(text);
+    /// The events of programs that a pattern names. Sets their filters.
+    fn of_programs(
+        &mut self,
+        pattern: &str,
+        filter: Option<&str>,
+        known: &[EventId],
+    ) -> Result<Vec<EventId>, SelectError> {
         let names: Vec<String> =
             known.iter().map(|event| self.engine.registry.events().full_name(*event)).collect();
         let catalogue = Catalogue::parse(&names.join("\n"));
         let named = catalogue.matching(pattern);
-        if filter.is_some_and(str::is_empty) && !named.is_empty() {
-            return Err(SelectError::EmptyFilter(text.to_owned()));
-        }
-        let is_named = |event: &&EventId| {
-            let name = self.engine.registry.events().full_name(**event);
-            named.iter().any(|(system, event)| name.split_once(':') == Some((system, event)))
-        };
-        let events: Vec<EventId> = known.iter().filter(is_named).copied().collect();
+        let is_named = |name: &String| named.iter().any(|pair| name.split_once(':') == Some(*pair));
+        let found = known.iter().zip(&names).filter(|(_, name)| is_named(name));
+        let events: Vec<EventId> = found.map(|(event, _)| *event).collect();
         events.iter().try_for_each(|event| self.set_filter(*event, filter))?;
         Ok(events)
     }
 
-    /// Adds the kernel's events that a text names, with their filters.
-    fn add_of_kernel(&mut self, text: &str) -> Result<(), SelectError> {
-        let (pattern, filter) = split_event(text);
-        if filter.is_some_and(str::is_empty) {
-            return Err(SelectError::EmptyFilter(text.to_owned()));
-        }
+    /// Adds the kernel's events that a pattern names, with their filters.
+    fn add_of_kernel(&mut self, pattern: &str, filter: Option<&str>) -> Result<(), SelectError> {
         for (system, name) in names(pattern, &self.engine.facts.tracefs)? {
             let events = self.engine.registry.events();
             let known = events.find_system(&system).and_then(|system| events.find(system, &name));
@@ -180,10 +179,8 @@ impl Selection {
     /// Records only hits of threads with this name.
     fn keep_comm(&mut self, comm: &str) {
         for event in self.events.clone() {
-            let (shown, filter) = match self.filter(event) {
-                Some(Filtering { shown, filter }) => (shown.clone(), filter.clone()),
-                None => (Vec::new(), None),
-            };
+            let known = self.filter(event).cloned();
+            let (shown, filter) = known.map(|known| (known.shown, known.filter)).unwrap_or_default();
             self.put_filter(event, Some(and_comm(filter, comm)), shown);
         }
     }
@@ -291,33 +288,24 @@ fn no_event(pattern: &str, catalogue: &Catalogue) -> SelectError {
 /// The error of an event whose format cannot be used.
 fn unreadable(event: &str, facts: &Facts) -> SelectError {
     let (system, name) = event.split_once(':').unwrap_or_default();
-    let text = match facts.tracefs.format(system, name) {
-        Ok(text) => text.unwrap_or_default(),
-        Err(error) => return error.into(),
+    let read = || -> Result<Format, SelectError> {
+        let text = facts.tracefs.format(system, name)?;
+        Ok(Format::parse(system, &text.unwrap_or_default())?)
     };
-    match Format::parse(system, &text) {
-        Err(error) => error.into(),
-        // The format has become readable since.
-        Ok(_) => SelectError::NoEvent { pattern: event.to_owned(), suggestion: None },
-    }
+    // Without an error, the format has become readable since.
+    read().err().unwrap_or_else(|| SelectError::NoEvent { pattern: event.to_owned(), suggestion: None })
 }
 
 /// Splits `sys:event if FILTER`.
 fn split_event(text: &str) -> (&str, Option<&str>) {
     let text = text.trim();
-    match text.find(char::is_whitespace) {
-        Some(at) => {
-            let (event, rest) = text.split_at(at);
-            let rest = rest.trim_start();
-            match rest.strip_prefix("if") {
-                Some(filter) if filter.is_empty() || filter.starts_with(char::is_whitespace) => {
-                    (event, Some(filter.trim()))
-                }
-                // Any other text counts as a name, which no event has.
-                _ => (text, None),
-            }
+    // Any other text counts as a name, which no event has.
+    let Some((event, rest)) = text.split_once(char::is_whitespace) else { return (text, None) };
+    match rest.trim_start().strip_prefix("if") {
+        Some(filter) if filter.is_empty() || filter.starts_with(char::is_whitespace) => {
+            (event, Some(filter.trim()))
         }
-        None => (text, None),
+        _ => (text, None),
     }
 }
 
