@@ -11,14 +11,11 @@
 //! namespace gets its number.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{HashMap, HashSet, VecDeque},
     fmt, fs,
     fs::File,
     io::{self, Read},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant, SystemTime},
 };
 
@@ -57,7 +54,6 @@ impl fmt::Display for PayerName {
 pub struct Payers {
     /// The number of this process's user namespace.
     own: Option<u64>,
-    accounts: Mutex<Arc<Accounts>>,
     files: Arc<Files>,
     looked: Mutex<Instant>,
     known: Mutex<KnownNamespaces>,
@@ -76,20 +72,15 @@ struct Outermost {
 struct KnownNamespaces {
     by_number: HashMap<u64, (UserNamespace, Outermost)>,
     /// Numbers in the order in which they were found.
-    order: BTreeMap<u64, u64>,
-    next: u64,
-    /// Namespaces that are payers.
+    order: VecDeque<u64>,
     payers: HashMap<u32, UserNamespace>,
 }
 
-/// Reads the files of accounts.
 #[derive(Debug, Default)]
 struct Files {
     /// The times of change of the files when they were read.
     read: Mutex<[Option<SystemTime>; 2]>,
-    /// The accounts that were read and are not in use yet.
-    found: Mutex<Option<Accounts>>,
-    is_reading: AtomicBool,
+    accounts: Mutex<Arc<Accounts>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -106,10 +97,9 @@ impl KnownNamespaces {
         if self.by_number.insert(number, (namespace, outermost)).is_some() {
             return;
         }
-        self.next += 1;
-        self.order.insert(self.next, number);
+        self.order.push_back(number);
         if self.order.len() > REMEMBERED
-            && let Some((_, oldest)) = self.order.pop_first()
+            && let Some(oldest) = self.order.pop_front()
         {
             self.by_number.remove(&oldest);
         }
@@ -135,10 +125,9 @@ impl Payers {
     pub fn new(quotas: Quotas) -> Self {
         let files = Files::default();
         files.look();
-        let accounts = Mutex::new(Arc::new(lock(&files.found).take().unwrap_or_default()));
         let own = number_of(std::process::id()).ok();
         let looked = Mutex::new(Instant::now());
-        Self { own, accounts, files: Arc::new(files), looked, known: Mutex::default(), quotas }
+        Self { own, files: Arc::new(files), looked, known: Mutex::default(), quotas }
     }
 
     /// The payer of a request of a thread with this uid. The thread waits for the answer, so it exists. Takes no
@@ -194,37 +183,27 @@ impl Payers {
     /// The accounts. Another thread reads their files again if they have changed.
     fn accounts(&self) -> Arc<Accounts> {
         let mut looked = lock(&self.looked);
-        if looked.elapsed() >= LOOK_INTERVAL && !self.files.is_reading.swap(true, Ordering::AcqRel) {
+        if looked.elapsed() >= LOOK_INTERVAL {
             *looked = Instant::now();
             let files = Arc::clone(&self.files);
-            let look = move || {
-                files.look();
-                files.is_reading.store(false, Ordering::Release);
-            };
-            if std::thread::Builder::new().name("accounts".to_owned()).spawn(look).is_err() {
-                self.files.is_reading.store(false, Ordering::Release);
-            }
+            let _ = std::thread::Builder::new().name("accounts".to_owned()).spawn(move || files.look());
         }
         drop(looked);
-        let mut accounts = lock(&self.accounts);
-        if let Some(found) = lock(&self.files.found).take() {
-            *accounts = Arc::new(found);
-        }
-        Arc::clone(&accounts)
+        Arc::clone(&lock(&self.files.accounts))
     }
 }
 
 impl Files {
-    /// Reads the files if they have changed.
+    /// Reads the files if they have changed and no other thread is reading them.
     fn look(&self) {
+        let Ok(mut read) = self.read.try_lock() else { return };
         let changed = |path| fs::metadata(path).and_then(|found| found.modified()).ok();
         let times = [changed(SUBUID), changed(PASSWD)];
-        let mut read = lock(&self.read);
         if times == *read {
             return;
         }
         if let (Ok(subuid), Ok(passwd)) = (content(SUBUID), content(PASSWD)) {
-            *lock(&self.found) = Some(Accounts::parse(&subuid, &passwd));
+            *lock(&self.accounts) = Arc::new(Accounts::parse(&subuid, &passwd));
             *read = times;
         }
     }
@@ -355,7 +334,7 @@ mod tests {
     #[test]
     fn this_process_and_missing_ones_pay_for_themselves() {
         let payers = Payers::new(Quotas::default());
-        *lock(&payers.accounts) = Arc::default();
+        *lock(&payers.files.accounts) = Arc::default();
         let own = std::process::id();
         assert_eq!((payers.payer(0, own), payers.payer(1234, own), payers.payer(1234, 0)), (0, 1234, 1234));
         assert_eq!(PayerName(7).to_string(), "uid 7");

@@ -86,39 +86,29 @@ impl Limits {
 impl Kind {
     /// The limits of a kind.
     pub fn limits(self) -> Limits {
-        let limits = |per_payer, clients, root| Limits { per_payer, clients, root };
-        match self {
-            Self::PendingRequests => limits(128, 896, 1024),
-            Self::UserEvents => limits(1024, CLIENT_EVENTS, EVENT_IDS - CLIENT_EVENTS),
-            Self::DefinitionBytes => limits(256 << 10, 14 << 20, 16 << 20),
-            Self::UserEventFiles => limits(256, 7168, 8192),
-            // A registration has one of each, so neither kind is refused long before the other.
-            Self::TableEntries | Self::Enablers => limits(4096, 229_376, 262_144),
-            Self::AddressSpaces => limits(256, 14_336, 16_384),
-            Self::HeldEvents | Self::OpenFiles => limits(1024, 57_344, 65_536),
-            Self::WaitingReads => limits(64, 896, 1024),
-            Self::PendingFiles => limits(4, 24, 32),
-            Self::QueuedBytes => limits(4 << 20, 48 << 20, 64 << 20),
-            Self::SignalLooks => limits(2, 12, 16),
-            Self::HeldBytes => *HELD_BYTES,
-        }
+        self.described().1
     }
 
-    fn name(self) -> &'static str {
+    /// The name in messages, and the limits.
+    fn described(self) -> (&'static str, Limits) {
+        let limits = |per_payer, clients, root| Limits { per_payer, clients, root };
+        // A registration has a table entry and an enabler, so neither kind is refused long before the other.
+        let registrations = limits(4096, 229_376, 262_144);
         match self {
-            Self::PendingRequests => "pending requests",
-            Self::UserEvents | Self::HeldEvents => "user events",
-            Self::DefinitionBytes => "bytes of events' definitions",
-            Self::UserEventFiles => "open user_events_data files",
-            Self::TableEntries => "entries in tables of user_events_data files",
-            Self::Enablers => "enable addresses of user events",
-            Self::AddressSpaces => "address spaces with user events",
-            Self::OpenFiles => "open files",
-            Self::WaitingReads => "waiting reads",
-            Self::PendingFiles => "files being opened",
-            Self::QueuedBytes => "bytes of writes that wait",
-            Self::HeldBytes => "bytes that open files hold",
-            Self::SignalLooks => "looks for signals of waiting reads",
+            Self::PendingRequests => ("pending requests", limits(128, 896, 1024)),
+            Self::UserEvents => ("user events", limits(1024, CLIENT_EVENTS, EVENT_IDS - CLIENT_EVENTS)),
+            Self::HeldEvents => ("user events", limits(1024, 57_344, 65_536)),
+            Self::DefinitionBytes => ("bytes of events' definitions", limits(256 << 10, 14 << 20, 16 << 20)),
+            Self::UserEventFiles => ("open user_events_data files", limits(256, 7168, 8192)),
+            Self::TableEntries => ("entries in tables of user_events_data files", registrations),
+            Self::Enablers => ("enable addresses of user events", registrations),
+            Self::AddressSpaces => ("address spaces with user events", limits(256, 14_336, 16_384)),
+            Self::OpenFiles => ("open files", limits(1024, 57_344, 65_536)),
+            Self::WaitingReads => ("waiting reads", limits(64, 896, 1024)),
+            Self::PendingFiles => ("files being opened", limits(4, 24, 32)),
+            Self::QueuedBytes => ("bytes of writes that wait", limits(4 << 20, 48 << 20, 64 << 20)),
+            Self::HeldBytes => ("bytes that open files hold", *HELD_BYTES),
+            Self::SignalLooks => ("looks for signals of waiting reads", limits(2, 12, 16)),
         }
     }
 }
@@ -214,7 +204,7 @@ impl Counts {
             }
         }
         self.logged.insert((payer, kind), now);
-        tracing::warn!("{} is refused more {}: its limit is reached", PayerName(payer), kind.name());
+        tracing::warn!("{} is refused more {}: its limit is reached", PayerName(payer), kind.described().0);
     }
 
     fn take(&mut self, payer: u32, kind: Kind, amount: usize) {

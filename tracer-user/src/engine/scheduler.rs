@@ -12,11 +12,13 @@ use std::{
     panic::Location,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
         mpsc::RecvTimeoutError,
     },
     time::{Duration, Instant},
 };
+
+use tokio::sync::Semaphore;
 
 use crate::{
     attach,
@@ -34,26 +36,8 @@ const LONG: Duration = Duration::from_millis(20);
 
 /// Time limit for the kernel's work on files, which may never end.
 pub(crate) const FILE_WORK_LIMIT: Duration = Duration::from_secs(2);
-/// Maximum number of threads for such work.
-const THREADS: usize = 16;
-
-/// The permit of a thread to run, one of [`THREADS`].
-struct ThreadPermit;
-
-static RUNNING: AtomicUsize = AtomicUsize::new(0);
-
-impl ThreadPermit {
-    fn acquire() -> Option<Self> {
-        let more = |running| (running < THREADS).then_some(running + 1);
-        RUNNING.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok().map(|_| Self)
-    }
-}
-
-impl Drop for ThreadPermit {
-    fn drop(&mut self) {
-        RUNNING.fetch_sub(1, Ordering::AcqRel);
-    }
-}
+/// The permits of threads for such work.
+static THREADS: Semaphore = Semaphore::const_new(16);
 
 /// Serves the requests that can run now. If there is none, waits for one, for at most the given time.
 type Server<E> = Box<dyn FnMut(&mut E, Duration) + Send>;
@@ -100,10 +84,6 @@ impl StepTimer {
         if took > self.longest.took {
             self.longest = LongestStep { name, took };
         }
-    }
-
-    fn name(&self) -> &'static str {
-        self.step.map_or("", |step| step.name)
     }
 
     /// Whether the running step is long enough to serve others; true outside of steps.
@@ -210,7 +190,7 @@ pub trait Cooperative: Sized {
     #[track_caller]
     fn serve_others(&mut self, wait: Duration) {
         let Some(mut server) = self.scheduler_mut().server.take() else { return };
-        let name = self.scheduler().timer.name();
+        let name = self.scheduler().timer.step.map_or("", |step| step.name);
         self.end_step();
         self.scheduler_mut().serving = true;
         server(self, wait);
@@ -246,7 +226,7 @@ pub trait Cooperative: Sized {
         limit: Duration,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, CommandError> {
-        let permit = ThreadPermit::acquire().ok_or(ErrorKind::Again)?;
+        let permit = THREADS.try_acquire().map_err(|_| ErrorKind::Again)?;
         let (give, given) = std::sync::mpsc::channel();
         let started = std::thread::Builder::new().name("off-thread".to_owned()).spawn(move || {
             let _ = give.send(work());

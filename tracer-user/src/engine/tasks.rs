@@ -201,7 +201,12 @@ impl TaskNames {
         {
             self.name(pid, task_comm(shown));
         }
-        self.look_up_group(pid, wants_group);
+        if wants_group
+            && !self.groups.contains_key(&pid)
+            && let Some(group) = self.group_of(pid)
+        {
+            self.groups.insert(pid, group);
+        }
     }
 
     /// Like [`Self::look_up`], for a thread whose name and process were looked up when it wrote a record.
@@ -223,17 +228,6 @@ impl TaskNames {
         }
     }
 
-    fn look_up_group(&mut self, pid: i32, wants_group: bool) {
-        if wants_group
-            && !self.groups.contains_key(&pid)
-            && let Some(group) = self.group_of(pid)
-        {
-            self.groups.insert(pid, group);
-        }
-    }
-}
-
-impl TaskNames {
     /// All known names, by thread.
     pub fn names(&self) -> impl Iterator<Item = (i32, &[u8])> {
         self.names.iter().map(|(pid, (name, _))| (*pid, name.as_slice()))
