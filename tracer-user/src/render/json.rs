@@ -11,8 +11,11 @@
 use super::env::RenderEnv;
 use super::line::{Entry, Stamp, Tasks, comm, latency_flags};
 use super::printer::Printer;
-use super::printf::number::{decimal, hex_bytes, hex_pair};
 use super::printf::pointer::bitmap_list;
+use super::printf::{
+    hex::hex_pair,
+    number::{decimal, hex_bytes},
+};
 use super::value::{self, FieldValue};
 use crate::event::Field;
 

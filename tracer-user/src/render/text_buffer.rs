@@ -3,7 +3,7 @@
 //! A variable number of bytes is a call of a copy routine. A fixed number is one or two stores. So pieces are copied
 //! in blocks of fixed size, and the bytes after a piece's end are overwritten by the next piece.
 
-use super::printf::number::hex_pair;
+use super::printf::hex::hex_pair;
 
 pub(super) const BLOCK: usize = 16;
 /// Bytes by which the space after the text grows.

@@ -5,6 +5,7 @@ pub(crate) mod fentry;
 pub(crate) mod kprobe;
 pub(crate) mod kprobe_multi;
 pub(crate) mod opened;
+pub(crate) mod raw_tracepoint;
 pub(crate) mod syscalls;
 pub(crate) mod tracepoint;
 mod trial;
@@ -35,8 +36,8 @@ pub(crate) fn attach(
             let opened = opened.or_else(|| open_perf_event(point));
             opened.map_or(Ok(Link::None), |event| Link::perf(program, event?))
         }
-        AttachPoint::RawTracepoint(name) => Ok(Link::Fd { _fd: tracepoint::attach_raw(program, name)? }),
-        AttachPoint::SysEnterAlone(_) => Ok(Link::Fd { _fd: tracepoint::attach_raw(program, "sys_enter")? }),
+        AttachPoint::RawTracepoint(name) => Ok(Link::Fd { _fd: raw_tracepoint::attach(program, name)? }),
+        AttachPoint::SysEnterAlone(_) => Ok(Link::Fd { _fd: raw_tracepoint::attach(program, "sys_enter")? }),
         AttachPoint::SysEnter(_) | AttachPoint::SysExit(_) => {
             Err(Cause::Misplaced("system calls have a dispatcher"))
         }

@@ -12,7 +12,7 @@ use std::{
 
 use tracer_abi::{CALL_NUMBERS, SYSCALLS};
 
-use super::tracepoint;
+use super::raw_tracepoint;
 use crate::{
     attach::{
         Cause,
@@ -42,7 +42,7 @@ impl DispatcherLink {
     /// By a link of its own.
     pub(crate) fn alone() -> Self {
         let attach = |program: &Arc<Prog>, name: &str| {
-            Ok::<Hooked, _>(Box::new(tracepoint::attach_raw(program, name)?))
+            Ok::<Hooked, _>(Box::new(raw_tracepoint::attach(program, name)?))
         };
         Self { session: None, attach: Box::new(attach) }
     }

@@ -1,7 +1,4 @@
-//! Tracepoints. At a raw tracepoint the program sees the tracepoint's arguments. A perf tracepoint is a perf event of
-//! the trace event's id, with a link from it to the program.
-
-use std::os::fd::OwnedFd;
+//! Perf tracepoints: a perf event of the trace event's id, with a link from it to the program.
 
 use crate::{
     attach::{
@@ -11,10 +8,6 @@ use crate::{
     },
     sys::{Errno, bpf::prog::Prog, perf},
 };
-
-pub(crate) fn attach_raw(program: &Prog, tracepoint: &str) -> Result<OwnedFd, Cause> {
-    program.attach_raw_tracepoint(tracepoint).map_err(|errno| Cause::Hook("raw tracepoint", errno))
-}
 
 /// Attaches a program to the perf tracepoint of a trace event's id.
 pub(crate) fn attach(program: &Prog, id: u16) -> Result<Link, Cause> {

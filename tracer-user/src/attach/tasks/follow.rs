@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use tracer_abi::PIDS;
 
 use crate::{
-    attach::{Cause, hooks::tracepoint, maps::ThreadTable, program::object},
+    attach::{Cause, hooks::raw_tracepoint, maps::ThreadTable, program::object},
     kernel::Cast,
     sys::bpf::prog::{Prog, ProgKind},
 };
@@ -36,7 +36,7 @@ pub(crate) fn attach_hook<'a>(
 ) -> Result<Vec<(Prog, OwnedFd)>, Cause> {
     let attach_hook = |(template, name): &(&str, &str)| {
         let program = object::load_plain(ProgKind::RawTracepoint, template, constants, cast, &map)?;
-        let link = tracepoint::attach_raw(&program, name)?;
+        let link = raw_tracepoint::attach(&program, name)?;
         Ok((program, link))
     };
     templates.iter().map(attach_hook).collect()

@@ -7,9 +7,12 @@ use super::ast::Binary;
 use super::ctype::CType;
 use super::program::{Dump, Entry, Id, Node, POOL, Program, RECORD, SCRATCH, Seg, UNKNOWN, apply};
 use crate::render::env::RenderEnv;
-use crate::render::printf::number::{self, hex_bytes, hex_pair, prefixed_hex};
 use crate::render::printf::pointer::{self, Extension, Memory, bad_address, until_nul};
 use crate::render::printf::spec::{Kind, LARGEST, Spec};
+use crate::render::printf::{
+    hex::hex_pair,
+    number::{self, hex_bytes, prefixed_hex},
+};
 
 /// One run over one record.
 pub(crate) struct Eval<'a> {

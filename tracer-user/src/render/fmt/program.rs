@@ -167,6 +167,13 @@ impl Program {
     pub(super) fn node(&self, id: Id) -> Node {
         self.nodes.get(id as usize).copied().unwrap_or(Node::Const(0))
     }
+
+    pub(super) fn constant(&self, id: Id) -> Option<u64> {
+        match self.node(id) {
+            Node::Const(value) => Some(value),
+            _ => None,
+        }
+    }
 }
 
 /// Computes an operator other than `&&` and `||` on values of a type.

@@ -4,6 +4,7 @@
 //! a width, strings at bad addresses print a word, and `%p` has many extensions.
 
 mod errno;
+pub(super) mod hex;
 pub(super) mod number;
 pub(super) mod pointer;
 pub(super) mod spec;

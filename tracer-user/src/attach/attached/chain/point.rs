@@ -21,7 +21,7 @@ use crate::{
             links::{close_links, close_unmeasured},
             perf_event::PerfEvent,
         },
-        hooks::tracepoint,
+        hooks::{raw_tracepoint, tracepoint},
         link::not_linked,
         slots::SlotLease,
     },
@@ -277,7 +277,7 @@ impl Point {
             }
             AttachPoint::RawTracepoint(name) => {
                 let gate = self.gate.insert(table.own_gate(self.lease.slot())?);
-                PointLink::Raw { link: tracepoint::attach_raw(gate.program(), name)? }
+                PointLink::Raw { link: raw_tracepoint::attach(gate.program(), name)? }
             }
             _ => return Err(Cause::Misplaced("only tracepoints have chains")),
         });

@@ -143,12 +143,8 @@ impl<P: Send> DeferredClose<P> {
 
 impl<P> Detacher<P> {
     fn new(policy: Policy<P>) -> Self {
-        let state = State {
-            parked: HashMap::new(),
-            discarded: Vec::new(),
-            detaching: HashSet::new(),
-            runs: false,
-        };
+        let state =
+            State { parked: HashMap::new(), discarded: Vec::new(), detaching: HashSet::new(), runs: false };
         Self { state: Mutex::new(state), detached: Condvar::new(), policy }
     }
 

@@ -114,13 +114,6 @@ impl Lower<'_> {
         run
     }
 
-    fn constant(&self, id: Id) -> Option<u64> {
-        match self.program.node(id) {
-            Node::Const(value) => Some(value),
-            _ => None,
-        }
-    }
-
     fn expr(&mut self, expr: &Expr) -> Result<Value> {
         Ok(match expr {
             Expr::Number(value, ty) => self.number(*value, *ty),
@@ -353,7 +346,7 @@ impl Lower<'_> {
         let mut words = Vec::new();
         for item in items {
             let value = self.expr(item)?;
-            let known = self.constant(value.id).filter(|_| value.ty.target().is_some());
+            let known = self.program.constant(value.id).filter(|_| value.ty.target().is_some());
             words.push(known.ok_or("an array of other than strings")?);
         }
         let start = self.program.pool.len() as u64;
@@ -374,7 +367,7 @@ impl Lower<'_> {
                 _ => return Err("a table's entry is no pair".into()),
             };
             let value = self.known(value)?;
-            let value = self.constant(value.id).ok_or("a table's value is no constant")?;
+            let value = self.program.constant(value.id).ok_or("a table's value is no constant")?;
             entries.push(Entry { value, name: self.text(until_nul(name)) });
         }
         Ok(Run::append(&mut self.program.entries, entries))

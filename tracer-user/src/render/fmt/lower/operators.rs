@@ -16,7 +16,7 @@ impl Lower<'_> {
             return self.deref(&value);
         }
         let ty = value.ty.scalar().promoted();
-        let (node, ty) = match (op, self.constant(value.id)) {
+        let (node, ty) = match (op, self.program.constant(value.id)) {
             (Unary::Neg, Some(known)) => (Node::Const(ty.wrap(known.wrapping_neg())), ty),
             (Unary::Neg, None) => (Node::Neg { value: value.id, ty }, ty),
             (Unary::Invert, Some(known)) => (Node::Const(ty.wrap(!known)), ty),
@@ -64,7 +64,7 @@ impl Lower<'_> {
 
     /// An operator on operands of one type, folded if both are constants. A result of an unknown operand is unknown.
     pub(super) fn arithmetic(&mut self, op: Binary, a: Id, b: Id, ty: CType) -> Id {
-        let node = match (self.constant(a), self.constant(b)) {
+        let node = match (self.program.constant(a), self.program.constant(b)) {
             (Some(UNKNOWN), _) | (_, Some(UNKNOWN)) => Node::Const(UNKNOWN),
             (Some(a), Some(b)) => Node::Const(apply(op, a, b, ty)),
             _ => Node::Binary { op, a, b, ty },
@@ -76,7 +76,9 @@ impl Lower<'_> {
         let a = self.expr(a)?;
         if matches!(op, Binary::And | Binary::Or) {
             // A constant left operand can decide the result. The skipped operand may then be unknown.
-            if let Some(known) = self.constant(a.id).filter(|known| (*known != 0) == (op == Binary::Or)) {
+            if let Some(known) =
+                self.program.constant(a.id).filter(|known| (*known != 0) == (op == Binary::Or))
+            {
                 return Ok(self.number(u64::from(known != 0), CType::INT));
             }
             let b = self.expr(b)?;
@@ -116,7 +118,7 @@ impl Lower<'_> {
 
     pub(super) fn cond(&mut self, condition: &Expr, then: Option<&Expr>, otherwise: &Expr) -> Result<Value> {
         let condition = self.expr(condition)?;
-        if let Some(known) = self.constant(condition.id) {
+        if let Some(known) = self.program.constant(condition.id) {
             // The branch not taken is compiled away; it may use names of another configuration.
             return match (known != 0, then) {
                 (true, None) => Ok(condition),
@@ -157,7 +159,7 @@ impl Lower<'_> {
         if to.contains(from) || self.program.node(value.id).prints() {
             return Value { id: value.id, ty };
         }
-        let node = match self.constant(value.id) {
+        let node = match self.program.constant(value.id) {
             Some(known) => Node::Const(to.wrap(known)),
             None => Node::Wrap { value: value.id, ty: to },
         };

@@ -1,6 +1,6 @@
 //! `%pE`: bytes with some of them escaped.
 
-use crate::render::printf::number::hex_pair;
+use crate::render::printf::hex::hex_pair;
 
 /// The bytes that `%pE` escapes, and the forms it uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,7 +8,8 @@ use std::io::Write as _;
 
 use super::super::env::{Pointers, RenderEnv, Symbol};
 use super::errno;
-use super::number::{self, fit, hex_bytes, hex_pair};
+use super::hex::hex_pair;
+use super::number::{self, fit, hex_bytes};
 use super::spec::{Number, Spec};
 
 mod bitmap;
