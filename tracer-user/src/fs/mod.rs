@@ -1,6 +1,6 @@
 //! The mirror: a directory tree whose files behave as the files of tracefs do.
 //!
-//! Each folder uses only the folders before it:
+//! Each folder uses only the folders before it, and all use `threads`:
 //!
 //! - `files`: the directories as tables of files. A file turns reads into text and writes into commands of
 //!   `engine::command`.
@@ -13,6 +13,7 @@ mod daemon;
 mod files;
 mod helpers;
 mod serve;
+mod threads;
 mod tree;
 
 pub use daemon::{Heartbeat, Options, descriptors::allow_descriptors, place::is_mirror, serve};

@@ -4,10 +4,13 @@
 //! for that lock. Reading symbols and types takes as long. A request that needs such a fact is postponed: it is
 //! queued again when the thread has read the fact.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use super::owner::{LaneKind, Turns};
-use crate::fs::tree::lookup::{Lookup, Text};
+use crate::fs::{
+    threads::{lock, spawn},
+    tree::lookup::{Lookup, Text},
+};
 
 type Question = Box<dyn FnOnce() + Send>;
 
@@ -25,12 +28,8 @@ struct Shared {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn next(&self) -> Option<Question> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         while !state.ended {
             if let Some(question) = state.questions.take(|_| true) {
                 return Some(question);
@@ -48,7 +47,7 @@ pub(crate) struct Lookups(Arc<Shared>);
 impl Lookups {
     /// Queues a lookup for a payer. The thread calls `then` afterwards.
     pub(crate) fn queue(&self, payer: u32, lookup: Lookup, then: impl FnOnce(Text) + Send + 'static) {
-        let mut state = self.0.lock();
+        let mut state = lock(&self.0.state);
         state.questions.push((payer, LaneKind::Others), Box::new(move || then(lookup.run())));
         if state.has_thread {
             drop(state);
@@ -60,7 +59,7 @@ impl Lookups {
                 question();
             }
         };
-        match std::thread::Builder::new().name("lookups".to_owned()).spawn(work) {
+        match spawn("lookups", work) {
             Ok(_) => state.has_thread = true,
             Err(error) => {
                 tracing::warn!("cannot start a thread: {error}");
@@ -76,7 +75,7 @@ impl Lookups {
 
 impl Drop for Lookups {
     fn drop(&mut self) {
-        self.0.lock().ended = true;
+        lock(&self.0.state).ended = true;
         self.0.wakes.notify_all();
     }
 }

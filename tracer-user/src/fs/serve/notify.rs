@@ -9,7 +9,7 @@
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, OnceLock,
         mpsc::{Sender, channel},
     },
     time::{Duration, Instant},
@@ -17,7 +17,10 @@ use std::{
 
 use fuser::{INodeNo, Notifier};
 
-use crate::engine::user::{PendingUpdates, StatusBytes};
+use crate::{
+    engine::user::{PendingUpdates, StatusBytes},
+    fs::threads::{lock, spawn},
+};
 
 type Then = Box<dyn FnOnce() + Send>;
 
@@ -48,30 +51,28 @@ pub(crate) struct ProgramUpdater {
 const TEXT_AGE: Duration = Duration::from_millis(100);
 
 impl ProgramUpdater {
-    /// Creates the updater for a page with these bytes.
     pub(crate) fn new(bytes: StatusBytes) -> Self {
         let page = StatusPage { bytes, open: Mutex::default(), notifier: OnceLock::new() };
         Self { page: Arc::new(page), jobs: Mutex::default(), text_cached: Mutex::default() }
     }
 
-    /// Sets the notifier of the mounted file system.
     pub(crate) fn notify_by(&self, notifier: Notifier) {
         let _ = self.page.notifier.set(notifier);
     }
 
     /// Adds an open file of the status page.
     pub(crate) fn open_page(&self, handle: u64, ino: u64) {
-        self.page.open().insert(handle, ino);
+        lock(&self.page.open).insert(handle, ino);
     }
 
     /// Removes an open file; does nothing for other files.
     pub(crate) fn close_page(&self, handle: u64) {
-        self.page.open().remove(&handle);
+        lock(&self.page.open).remove(&handle);
     }
 
     /// The page, if it is what this open file shows.
     pub(crate) fn page_of(&self, handle: u64) -> Option<Vec<u8>> {
-        let is_open = self.page.open().contains_key(&handle);
+        let is_open = lock(&self.page.open).contains_key(&handle);
         is_open.then(|| self.page.bytes.to_vec())
     }
 
@@ -91,30 +92,26 @@ impl ProgramUpdater {
         self.send(Job { stale: true, then: Box::new(|| {}) });
     }
 
-    fn text_cached(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.text_cached.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A page of text is in the kernel's page cache, and its reader will read the next one.
     pub(crate) fn set_caches_text(&self) {
-        *self.text_cached() = Some(Instant::now());
+        *lock(&self.text_cached) = Some(Instant::now());
     }
 
     /// Whether pages of text may be in the kernel's page cache.
     pub(crate) fn caches_text(&self) -> bool {
-        self.text_cached().is_some()
+        lock(&self.text_cached).is_some()
     }
 
     /// Drops pages of text whose reader did not go on.
     pub(crate) fn forget_old_text(&self) {
-        let is_old = self.text_cached().take_if(|since| since.elapsed() > TEXT_AGE).is_some();
+        let is_old = lock(&self.text_cached).take_if(|since| since.elapsed() > TEXT_AGE).is_some();
         if is_old {
             self.forget_page();
         }
     }
 
     fn send(&self, job: Job) {
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut jobs = lock(&self.jobs);
         if jobs.is_none() {
             *jobs = start(Arc::clone(&self.page));
         }
@@ -146,23 +143,19 @@ fn start(page: Arc<StatusPage>) -> Option<Sender<Job>> {
             }
         }
     };
-    let started = std::thread::Builder::new().name("notify".to_owned()).spawn(run);
+    let started = spawn("notify", run);
     started
-        .map_err(|error| tracing::warn!("cannot update programs of user events: {error}"))
+        .inspect_err(|error| tracing::warn!("cannot update programs of user events: {error}"))
         .ok()
         .map(|_| jobs)
 }
 
 impl StatusPage {
-    fn open(&self) -> MutexGuard<'_, HashMap<u64, u64>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Writes the page to the kernel's page cache, where existing mappings see it, or drops it from there if `stale`.
     fn put(&self, stale: bool) {
         let page = self.bytes.to_vec();
         let Some(notifier) = self.notifier.get() else { return };
-        let inodes: BTreeSet<u64> = self.open().values().copied().collect();
+        let inodes: BTreeSet<u64> = lock(&self.open).values().copied().collect();
         for ino in inodes.into_iter().map(INodeNo) {
             let done = if stale { notifier.inval_inode(ino, 0, -1) } else { notifier.store(ino, 0, &page) };
             if let Err(error) = done {

@@ -11,7 +11,7 @@
 use std::{
     collections::HashSet,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         mpsc::{Receiver, Sender, channel},
     },
     time::{Duration, Instant},
@@ -19,6 +19,7 @@ use std::{
 
 use crate::{
     engine::quota::{Kind, Quotas},
+    fs::threads::{lock, spawn},
     kernel::ThreadStatus,
 };
 
@@ -36,7 +37,6 @@ pub(crate) struct Reader {
 
 type Batch = (Vec<Reader>, Box<dyn Fn(&Reader) + Send>);
 
-/// The thread that looks.
 struct Looker {
     to: Sender<Batch>,
     /// The start of its present look; `None` while it waits for readers.
@@ -50,10 +50,6 @@ pub(crate) struct Signals {
     held: Arc<Mutex<HashSet<u32>>>,
     quotas: Quotas,
     is_interrupted: fn(u32) -> bool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Signals {
@@ -89,13 +85,9 @@ impl Signals {
         let (its, held) = (Arc::clone(&since), Arc::clone(&self.held));
         let (quotas, is_interrupted) = (self.quotas.clone(), self.is_interrupted);
         let run = move || run(&from, &its, &held, &quotas, is_interrupted);
-        match std::thread::Builder::new().name("signals".to_owned()).spawn(run) {
-            Ok(_) => Some(Looker { to, since }),
-            Err(error) => {
-                tracing::debug!("no thread looks for signals: {error}");
-                None
-            }
-        }
+        let started = spawn("signals", run);
+        let started = started.inspect_err(|error| tracing::debug!("no thread looks for signals: {error}"));
+        started.ok().map(|_| Looker { to, since })
     }
 }
 

@@ -13,13 +13,15 @@
 use std::{
     collections::HashMap,
     sync::{
-        Mutex, MutexGuard, OnceLock, PoisonError,
+        Mutex, OnceLock,
         mpsc::{Sender, channel},
     },
     time::{Duration, Instant},
 };
 
 use fuser::{INodeNo, Notifier};
+
+use crate::fs::threads::{lock, spawn};
 
 /// The size of a stream while it is open for reading.
 pub(crate) const SIZE: u64 = 1 << 62;
@@ -61,7 +63,6 @@ enum Notice {
     Closed(INodeNo),
 }
 
-/// All open streams.
 #[derive(Default)]
 pub(crate) struct Streams {
     state: Mutex<State>,
@@ -69,10 +70,6 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Starts the thread that notifies the kernel.
     pub(crate) fn notify_by(&self, notifier: Notifier) {
         let (notices, taken) = channel();
@@ -81,7 +78,7 @@ impl Streams {
                 send_notice(&notifier, notice);
             }
         };
-        let started = std::thread::Builder::new().name("notices".to_owned()).spawn(run);
+        let started = spawn("notices", run);
         let started = started.inspect_err(|error| tracing::warn!("no splice from trace_pipe_raw: {error}"));
         let _ = self.notices.set(started.ok().map(|_| notices));
     }
@@ -99,21 +96,21 @@ impl Streams {
     /// Adds a stream that splice(2) can read from now on, and then calls `then`.
     pub(crate) fn open(&self, handle: u64, ino: INodeNo, then: impl FnOnce() + Send + 'static) {
         self.opens(ino);
-        self.state().by_handle.insert(handle, Stream { ino, next: 0 });
+        lock(&self.state).by_handle.insert(handle, Stream { ino, next: 0 });
         self.send(Notice::Endless(ino, Box::new(then)));
     }
 
     /// Marks a file as being opened. For the time [`OPENING`], page reads of it do not wait if it is open more than
     /// once.
     pub(crate) fn opens(&self, ino: INodeNo) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.opened.retain(|_, since| since.elapsed() < OPENING);
         state.opened.insert(ino.0, Instant::now());
     }
 
     /// Removes a stream; does nothing for other files.
     pub(crate) fn close(&self, handle: u64) {
-        let closed = self.state().by_handle.remove(&handle);
+        let closed = lock(&self.state).by_handle.remove(&handle);
         if let Some(closed) = closed {
             self.send(Notice::Closed(closed.ino));
         }
@@ -121,17 +118,16 @@ impl Streams {
 
     /// Whether the file is open as a stream.
     pub(crate) fn is_open(&self, ino: u64) -> bool {
-        self.state().by_handle.values().any(|stream| stream.ino.0 == ino)
+        lock(&self.state).by_handle.values().any(|stream| stream.ino.0 == ino)
     }
 
     /// Whether the file is open as a stream more than once.
     pub(crate) fn is_shared(&self, ino: u64) -> bool {
-        self.state().is_shared(INodeNo(ino))
+        lock(&self.state).is_shared(INodeNo(ino))
     }
 
-    /// How a read of a page is served.
     pub(crate) fn page_read(&self, handle: u64, offset: u64) -> PageRead {
-        let state = self.state();
+        let state = lock(&self.state);
         match state.by_handle.get(&handle) {
             _ if offset >= LAST => PageRead::Nowhere,
             Some(stream) if stream.next == offset => {
@@ -144,14 +140,13 @@ impl Streams {
 
     /// Advances a stream after a page was filled.
     pub(crate) fn filled(&self, handle: u64, offset: u64, length: usize) {
-        if let Some(stream) = self.state().by_handle.get_mut(&handle) {
+        if let Some(stream) = lock(&self.state).by_handle.get_mut(&handle) {
             stream.next = offset.saturating_add(length as u64);
         }
     }
 }
 
 impl State {
-    /// Whether the file is open as a stream more than once.
     fn is_shared(&self, ino: INodeNo) -> bool {
         self.by_handle.values().filter(|stream| stream.ino == ino).count() > 1
     }

@@ -6,12 +6,14 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
         mpsc::{Receiver, Sender, channel},
     },
     thread::JoinHandle,
 };
+
+use crate::fs::threads::{lock, spawn};
 
 /// Maximum number of texts that are made at once.
 const THREADS_MAX: usize = 4;
@@ -26,15 +28,11 @@ pub(crate) struct TextThreads {
 }
 
 impl TextThreads {
-    /// Starts the threads.
-    ///
-    /// # Errors
-    /// When no thread can be started.
     pub(crate) fn start(&self) -> std::io::Result<()> {
         let (sender, receiver) = channel();
         let receiver = Arc::new(Mutex::new(receiver));
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut threads = lock(&self.threads);
         for number in 0..cpus.clamp(2, THREADS_MAX) {
             let receiver = Arc::clone(&receiver);
             let serve = move || {
@@ -42,10 +40,10 @@ impl TextThreads {
                     work();
                 }
             };
-            threads.push(std::thread::Builder::new().name(format!("text-{number}")).spawn(serve)?);
+            threads.push(spawn(&format!("text-{number}"), serve)?);
             self.free.fetch_add(1, Ordering::AcqRel);
         }
-        *self.work.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        *lock(&self.work) = Some(sender);
         Ok(())
     }
 
@@ -60,7 +58,7 @@ impl TextThreads {
     pub(crate) fn run(&self, work: impl FnOnce() + Send + 'static) {
         self.free.fetch_sub(1, Ordering::AcqRel);
         let work: Work = Box::new(work);
-        let unsent = match &*self.work.lock().unwrap_or_else(PoisonError::into_inner) {
+        let unsent = match &*lock(&self.work) {
             Some(sender) => sender.send(work).err().map(|unsent| unsent.0),
             None => Some(work),
         };
@@ -76,8 +74,8 @@ impl TextThreads {
 
     /// Ends the threads after the texts that they make.
     pub(crate) fn end(&self) {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        lock(&self.work).take();
+        let threads = std::mem::take(&mut *lock(&self.threads));
         for thread in threads {
             let _ = thread.join();
         }
@@ -85,5 +83,5 @@ impl TextThreads {
 }
 
 fn take(work: &Mutex<Receiver<Work>>) -> Option<Work> {
-    work.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
+    lock(work).recv().ok()
 }

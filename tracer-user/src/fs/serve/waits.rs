@@ -12,7 +12,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -21,7 +21,11 @@ use std::{
 use fuser::{Errno, PollNotifier, ReplyData};
 
 use super::{errno::errno, owner::BorrowedTree, signals::Reader};
-use crate::{engine::quota::Charge, event::InstanceId, fs::tree::open::Outcome};
+use crate::{
+    engine::quota::Charge,
+    event::InstanceId,
+    fs::{threads::lock, tree::open::Outcome},
+};
 
 /// How long a poll is kept without a notification.
 const INTEREST: Duration = Duration::from_secs(1);
@@ -34,7 +38,6 @@ const POLLS: usize = 64;
 /// Maximum number of threads whose signals are looked up at a time.
 const THREADS: usize = 64;
 
-/// A read that waits.
 pub(crate) struct Waiting {
     pub(crate) handle: u64,
     pub(crate) size: usize,
@@ -54,7 +57,6 @@ struct Polled {
     since: Instant,
 }
 
-/// All waiting reads and polls.
 #[derive(Default)]
 pub(crate) struct Waits {
     reads: Mutex<Vec<Waiting>>,
@@ -63,10 +65,6 @@ pub(crate) struct Waits {
     polls: Mutex<BTreeMap<u64, Polled>>,
     /// The handle with which looking at polls continues.
     next: AtomicU64,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Waits {
@@ -90,12 +88,10 @@ impl Waits {
         self.has_reads() || lock(&self.polls).values().any(|polled| polled.by_clock)
     }
 
-    /// Whether reads wait.
     pub(crate) fn has_reads(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// Whether no read or poll waits.
     pub(crate) fn is_empty(&self) -> bool {
         !self.has_reads() && lock(&self.polls).is_empty()
     }
@@ -214,42 +210,31 @@ impl Waits {
 
     /// Ends the waiting read of a thread that has a pending signal.
     pub(crate) fn interrupt(&self, reader: &Reader) {
-        let is_its = |read: &mut Waiting| read.pid == reader.pid && read.since == reader.since;
-        let ended: Vec<Waiting> = lock(&self.reads).extract_if(.., is_its).collect();
-        self.answered(ended.len());
-        for read in ended {
-            read.reply.error(Errno::EINTR);
-        }
+        self.end_reads(|read| read.pid == reader.pid && read.since == reader.since);
     }
 
     /// Ends the reads that keep pages of a file locked, because another client opens the file.
     pub(crate) fn end_pages(&self, ino: u64) {
-        let is_page = |read: &mut Waiting| read.page.is_some_and(|(file, _)| file == ino);
-        let ended: Vec<Waiting> = lock(&self.reads).extract_if(.., is_page).collect();
-        self.answered(ended.len());
-        for read in ended {
-            read.reply.error(Errno::EINTR);
-        }
+        self.end_reads(|read| read.page.is_some_and(|(file, _)| file == ino));
     }
 
     /// Ends the reads that keep a page locked for longer than [`SHARED`], if their file is open more than once.
     pub(crate) fn end_long_pages(&self, is_shared: impl Fn(u64) -> bool) {
-        let is_long = |read: &mut Waiting| {
+        self.end_reads(|read| {
             read.page.is_some_and(|(file, _)| read.since.elapsed() > SHARED && is_shared(file))
-        };
-        let ended: Vec<Waiting> = lock(&self.reads).extract_if(.., is_long).collect();
-        self.answered(ended.len());
-        for read in ended {
-            read.reply.error(Errno::EINTR);
-        }
+        });
     }
 
-    /// Ends all reads and polls.
     pub(crate) fn end(&self) {
         lock(&self.polls).clear();
-        let reads = std::mem::take(&mut *lock(&self.reads));
-        self.answered(reads.len());
-        for read in reads {
+        self.end_reads(|_| true);
+    }
+
+    /// Ends the waiting reads for which `is_over` is true.
+    fn end_reads(&self, is_over: impl Fn(&Waiting) -> bool) {
+        let ended: Vec<Waiting> = lock(&self.reads).extract_if(.., |read| is_over(read)).collect();
+        self.answered(ended.len());
+        for read in ended {
             read.reply.error(Errno::EINTR);
         }
     }

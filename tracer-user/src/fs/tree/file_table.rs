@@ -6,7 +6,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::SystemTime,
 };
 
@@ -20,14 +20,16 @@ use super::{
 use crate::{
     engine::records::{Mark, Marks},
     event::EventId,
-    fs::files::entry::{Entry, ReadKind, Result},
+    fs::{
+        files::entry::{Entry, ReadKind, Result},
+        threads::lock,
+    },
     kernel::Error,
 };
 
 /// Maximum number of files whose changed attributes are kept. Attributes of files that are gone are dropped first.
 const CHANGED_MAX: usize = 65_536;
 
-/// The event that a file belongs to.
 #[derive(Clone, Copy, Debug)]
 struct EventOfFile {
     event: EventId,
@@ -40,7 +42,6 @@ struct EventOfFile {
 pub(super) struct Slot {
     /// `None` while the file serves a request.
     open: Option<Open>,
-    /// The event that the file belongs to.
     event: Option<EventOfFile>,
     /// The event whose format the file shows.
     format: Option<EventId>,
@@ -106,64 +107,59 @@ impl FileTable {
         Self { table: Arc::default(), owner, since: SystemTime::now() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether an open file serves a request at the moment.
     pub(crate) fn is_busy(&self, handle: u64) -> bool {
-        self.lock().open.get(&handle).is_some_and(|slot| slot.open.is_none())
+        lock(&self.table).open.get(&handle).is_some_and(|slot| slot.open.is_none())
     }
 
     /// Whether an open file can serve a request: it is not busy, and if a thread is needed for its text, one is free.
     pub(crate) fn can_serve(&self, handle: u64, has_thread: bool) -> bool {
-        let table = self.lock();
+        let table = lock(&self.table);
         let Some(slot) = table.open.get(&handle) else { return true };
         slot.open.is_some() && (has_thread || !slot.text)
     }
 
     /// Whether a long operation can let this file serve a request: the file can serve it, and its requests are short.
     pub(crate) fn can_have_turn(&self, handle: u64, has_thread: bool) -> bool {
-        let table = self.lock();
+        let table = lock(&self.table);
         let Some(slot) = table.open.get(&handle) else { return true };
         slot.open.as_ref().is_some_and(|open| !open.takes_long()) && (has_thread || !slot.text)
     }
 
     /// Whether reads of an open file make text of records.
     pub(super) fn makes_text(&self, handle: u64) -> bool {
-        self.lock().open.get(&handle).is_some_and(|slot| slot.text)
+        lock(&self.table).open.get(&handle).is_some_and(|slot| slot.text)
     }
 
     /// Whether a file that is not busy can be closed without another effect.
     pub(crate) fn closes_plainly(&self, handle: u64) -> bool {
-        self.lock().open.get(&handle).is_none_or(|slot| slot.plain && slot.open.is_some())
+        lock(&self.table).open.get(&handle).is_none_or(|slot| slot.plain && slot.open.is_some())
     }
 
     /// The number of an open file's table of user events, if it has one.
     pub(crate) fn user_file(&self, handle: u64) -> Option<u64> {
-        self.lock().open.get(&handle)?.user
+        lock(&self.table).open.get(&handle)?.user
     }
 
     /// The queue of marks that receives the writes to an open file, if there is one.
     pub(crate) fn marks(&self, handle: u64) -> Option<(Arc<Marks>, Mark)> {
-        self.lock().open.get(&handle)?.marks.clone()
+        lock(&self.table).open.get(&handle)?.marks.clone()
     }
 
     /// Gives an open file the text of the kernel's file that it shows, unless it is busy.
     pub(crate) fn put_text(&self, handle: u64, text: std::result::Result<Option<String>, Error>) {
-        if let Some(open) = self.lock().open.get_mut(&handle).and_then(|slot| slot.open.as_mut()) {
+        if let Some(open) = lock(&self.table).open.get_mut(&handle).and_then(|slot| slot.open.as_mut()) {
             open.put_text(text);
         }
     }
 
     /// The event whose format an open file shows, and whether reads of it print records or histograms.
     pub(super) fn needs(&self, handle: u64) -> Option<(Option<EventId>, bool)> {
-        self.lock().open.get(&handle).map(|slot| (slot.format, slot.prints))
+        lock(&self.table).open.get(&handle).map(|slot| (slot.format, slot.prints))
     }
 
-    /// Adds an open file and returns its handle.
     pub(super) fn add(&self, slot: Slot) -> u64 {
-        let mut table = self.lock();
+        let mut table = lock(&self.table);
         table.last += 1;
         let handle = table.last;
         table.open.insert(handle, slot);
@@ -172,15 +168,13 @@ impl FileTable {
 
     /// Calls `look` with an open file that is not busy.
     pub(super) fn look<T>(&self, handle: u64, look: impl FnOnce(&Open) -> T) -> Option<T> {
-        self.lock().open.get(&handle)?.open.as_ref().map(look)
+        lock(&self.table).open.get(&handle)?.open.as_ref().map(look)
     }
 
     /// Takes an open file out, until [`FileTable::put_back`]. `serial` returns the serial number of an event that exists.
-    ///
-    /// # Errors
     /// `EBADF` for an unknown handle, `ENODEV` if the file's event is gone, `EAGAIN` if the file is busy.
     pub(super) fn take(&self, handle: u64, serial: impl FnOnce(EventId) -> Option<u64>) -> Result<Open> {
-        let mut table = self.lock();
+        let mut table = lock(&self.table);
         let slot = table.open.get_mut(&handle).ok_or(Errno::BADF)?;
         // Another event may have the number.
         let is_there =
@@ -193,20 +187,19 @@ impl FileTable {
 
     /// Puts an open file back that was taken out, unless it was removed meanwhile.
     pub(crate) fn put_back(&self, handle: u64, open: Open) {
-        if let Some(slot) = self.lock().open.get_mut(&handle) {
+        if let Some(slot) = lock(&self.table).open.get_mut(&handle) {
             slot.open = Some(open);
         }
     }
 
-    /// Removes an open file.
     pub(super) fn remove(&self, handle: u64) -> Option<Open> {
-        let removed = self.lock().open.remove(&handle);
+        let removed = lock(&self.table).open.remove(&handle);
         removed.and_then(|slot| slot.open)
     }
 
     /// The changed attributes of a file with this serial number.
     pub(super) fn changed(&self, number: u64, serial: u64) -> Changed {
-        let changed = self.lock().changed.get(&number).copied();
+        let changed = lock(&self.table).changed.get(&number).copied();
         let changed = changed.unwrap_or_default();
         // The kernel may have an inode of the number that users have open, whatever file the number stands for.
         if changed.serial == serial {
@@ -220,22 +213,20 @@ impl FileTable {
     ///
     /// [`Attributes::opened`]: super::attributes::Attributes::opened
     pub(super) fn mark_opened(&self, number: u64) {
-        if let Some(changed) = self.lock().changed.get_mut(&number) {
+        if let Some(changed) = lock(&self.table).changed.get_mut(&number) {
             changed.opened = true;
         }
     }
 
-    /// Changes attributes of a file. `exists` says whether the file with a number and a serial number still exists.
-    ///
-    /// # Errors
-    /// `ENOSPC` if attributes of [`CHANGED_MAX`] other files are changed.
+    /// Changes attributes of a file; `ENOSPC` if those of [`CHANGED_MAX`] other files are changed. `exists` says whether
+    /// the file with a number and a serial number still exists.
     pub(super) fn change(
         &self,
         number: u64,
         change: Changed,
         exists: impl Fn(u64, u64) -> bool,
     ) -> Result<()> {
-        let mut table = self.lock();
+        let mut table = lock(&self.table);
         if table.changed.len() >= CHANGED_MAX && !table.changed.contains_key(&number) {
             table.changed.retain(|number, changed| exists(*number, changed.serial));
             if table.changed.len() >= CHANGED_MAX {

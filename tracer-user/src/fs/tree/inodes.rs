@@ -16,12 +16,10 @@
 //! The kernel locks an inode while it asks for attributes, for example in utimensat(2), which any user may call. So the
 //! attributes of shared inodes are kept here, and need no turn of the caller.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, sync::Mutex};
 
 use super::{attributes::Attributes, node::NUMBER_BITS};
+use crate::fs::threads::lock;
 
 /// The slot of payers that found no free one.
 const SHARED: u64 = 1;
@@ -38,7 +36,6 @@ struct Slot {
     lookups: u64,
 }
 
-/// An inode that all payers share.
 #[derive(Debug)]
 struct SharedInode {
     attributes: Attributes,
@@ -69,16 +66,12 @@ pub(crate) fn is_shared(ino: u64) -> bool {
 }
 
 impl Inodes {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The inode of a file for a payer, which a lookup returns to the kernel.
     pub(crate) fn look_up(&self, attributes: &Attributes, payer: u32) -> u64 {
         if attributes.is_dir {
             return attributes.number;
         }
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         let slot = match (attributes.opened, payer) {
             (false, _) => {
                 state.share(attributes);
@@ -93,19 +86,19 @@ impl Inodes {
     /// The attributes of a file, if it is an inode that all payers share. `None` once users may open the file: root then
     /// has another inode, so no request of root waits for the lock of this one.
     pub(crate) fn shared(&self, ino: u64) -> Option<Attributes> {
-        self.state().shared.get(&ino).map(|known| known.attributes).filter(|known| !known.opened)
+        lock(&self.0).shared.get(&ino).map(|known| known.attributes).filter(|known| !known.opened)
     }
 
     /// Attributes of a file were changed.
     pub(crate) fn change(&self, attributes: &Attributes) {
-        if let Some(known) = self.state().shared.get_mut(&attributes.number) {
+        if let Some(known) = lock(&self.0).shared.get_mut(&attributes.number) {
             known.attributes = *attributes;
         }
     }
 
     /// The kernel forgets an inode that it looked up so many times.
     pub(crate) fn forget(&self, ino: u64, lookups: u64) {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         match ino >> NUMBER_BITS {
             0 => state.forget_shared(ino, lookups),
             slot => state.forget(slot, lookups),
@@ -207,16 +200,12 @@ mod tests {
     #[test]
     fn the_mode_and_the_owner_tell_who_may_open_a_file() {
         let opens = |mode, uid, gid| Attributes { mode, uid, gid, ..attributes(77, false) }.opens_to_others();
-        assert!(
-            [(0o640, 0, 0), (0o660, 0, 0), (0o600, 0, 7), (0, 1, 1)]
-                .iter()
-                .all(|(m, u, g)| !opens(*m, *u, *g))
-        );
-        assert!(
-            [(0o644, 0, 0), (0o602, 0, 0), (0o640, 0, 7), (0o600, 7, 0)]
-                .iter()
-                .all(|(m, u, g)| opens(*m, *u, *g))
-        );
+        for (mode, uid, gid) in [(0o640, 0, 0), (0o660, 0, 0), (0o600, 0, 7), (0, 1, 1)] {
+            assert!(!opens(mode, uid, gid), "{mode:o} {uid} {gid}");
+        }
+        for (mode, uid, gid) in [(0o644, 0, 0), (0o602, 0, 0), (0o640, 0, 7), (0o600, 7, 0)] {
+            assert!(opens(mode, uid, gid), "{mode:o} {uid} {gid}");
+        }
     }
 
     #[test]
