@@ -2,29 +2,30 @@
 //! later.
 
 pub(crate) mod opener;
+mod process;
 pub(crate) mod reaper;
 pub(crate) mod state_writer;
 
-use self::reaper::Closer;
+use std::{io, process::Stdio};
+
 use crate::{engine::client_memory, sys::process::worker::Worker};
 
-/// The number of processes that access clients' memory. One works; the others replace it if it is killed.
+/// The numbers of processes of each kind. One works; the others replace it if it is killed.
 const MEMORY: usize = 3;
-/// The number of processes that open user files. One works; the others replace it if it is killed.
 const OPENERS: usize = 3;
-/// The number of processes that write the state file. One works; the other replaces it if it is killed.
 const STATE_WRITERS: usize = 2;
 
-/// The processes. Each process ends when the socket to it is closed.
-#[derive(Debug)]
+/// The processes. Each process ends when the socket to it is closed. Requests go to the first of a kind that still
+/// runs.
+#[derive(Debug, Default)]
 pub struct Helpers {
     /// Closes perf tracepoints when the daemon ends or is killed.
-    pub(super) closer: Option<Closer>,
-    /// Open user files. Requests go to the first process that still runs.
+    pub(super) closer: Option<Worker>,
+    /// Open user files.
     pub(super) openers: Vec<Worker>,
-    /// Access clients' memory. Requests go to the first process that still runs.
+    /// Access clients' memory.
     pub(super) memory: Vec<Worker>,
-    /// Write the state file. Requests go to the first process that still runs.
+    /// Write the state file.
     pub(super) state_writers: Vec<Worker>,
 }
 
@@ -32,25 +33,20 @@ impl Helpers {
     /// Starts the processes, and those that write a state file if the daemon keeps one. If a process does not start, this
     /// is logged and the daemon works without it.
     pub fn start(keeps_state: bool) -> Self {
-        let closer = Closer::start()
-            .inspect_err(|error| tracing::warn!("no process closes events later: {error}"))
-            .ok();
-        let opener =
-            || opener::start().inspect_err(|error| tracing::warn!("no process opens files: {error}")).ok();
-        let start = || {
-            client_memory::start()
-                .inspect_err(|error| tracing::warn!("clients' memory cannot be reached: {error}"))
-                .ok()
-        };
-        let state_writer = || {
-            state_writer::start()
-                .inspect_err(|error| tracing::warn!("the state cannot be saved: {error}"))
-                .ok()
-        };
-        let openers = (0..OPENERS).map_while(|_| opener()).collect();
-        let memory = (0..MEMORY).map_while(|_| start()).collect();
+        // A thread that is blocked by a file would keep standard error open after the daemon has ended.
+        let worker = |command| move || Worker::start(command, Stdio::null());
         let writers = if keeps_state { STATE_WRITERS } else { 0 };
-        let state_writers = (0..writers).map_while(|_| state_writer()).collect();
-        Self { closer, openers, memory, state_writers }
+        Self {
+            closer: several(1, worker(reaper::COMMAND), "no process closes events later").pop(),
+            openers: several(OPENERS, worker(opener::COMMAND), "no process opens files"),
+            memory: several(MEMORY, client_memory::start, "clients' memory cannot be reached"),
+            state_writers: several(writers, worker(state_writer::COMMAND), "the state cannot be saved"),
+        }
     }
+}
+
+/// Starts processes, up to the first that does not start. `without` says what is not done then.
+fn several(number: usize, start: impl Fn() -> io::Result<Worker>, without: &str) -> Vec<Worker> {
+    let start = |_| start().inspect_err(|error| tracing::warn!("{without}: {error}")).ok();
+    (0..number).map_while(start).collect()
 }

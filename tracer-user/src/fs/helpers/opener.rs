@@ -12,40 +12,37 @@ use std::{
     collections::HashMap,
     ffi::OsStr,
     fs::File,
-    io::{self, IoSlice, IoSliceMut, Read, Seek, Write},
-    mem::MaybeUninit,
+    io::{self, Read},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::ffi::{OsStrExt, OsStringExt},
     },
     path::Path,
-    process::Stdio,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        mpsc::{Receiver, Sender, channel},
+        Arc, Mutex,
+        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     },
     time::{Duration, Instant},
 };
 
 use rustix::{
-    fs::{MemfdFlags, Mode, OFlags, memfd_create, open},
+    fs::{Mode, OFlags, open},
     io::Errno,
-    net::{
-        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-        SendFlags, recvmsg, send, sendmsg,
-    },
+    net::{SendFlags, send},
 };
 use serde::{Deserialize, Serialize};
 
+use super::process::{begin, in_memory, receive, send_with};
 use crate::{
     engine::{
         confine::{self, Role},
         quota::{Charge, Kind, Quotas},
     },
     event::program::{Notes, ProgramError},
+    fs::threads::{lock, spawn},
     kernel::opened::{Identity, OpenedFile},
     lang::facts::{FileRequest, Files, Found},
-    sys::process::{landlock::FileAccess, worker::Worker},
+    sys::process::landlock::FileAccess,
 };
 
 /// The hidden command of this program that runs as the opener.
@@ -58,7 +55,6 @@ const MESSAGE_MAX: usize = 64 * 1024;
 /// Maximum number of threads that open files at a time; more than the total of [`Kind::PendingFiles`].
 const THREADS_MAX: usize = 64;
 
-/// A request to the process.
 #[derive(Serialize, Deserialize)]
 struct OpenRequest {
     number: u64,
@@ -100,12 +96,10 @@ struct Pending {
 struct Waiting {
     next: u64,
     by_number: HashMap<u64, Pending>,
-    /// Whether the process is gone.
     gone: bool,
 }
 
 impl Waiting {
-    /// Marks the process as gone and drops all receivers.
     fn lose(&mut self) {
         self.gone = true;
         self.by_number.clear();
@@ -123,15 +117,11 @@ pub(crate) struct Opener {
     processes: Vec<Process>,
 }
 
-fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
-    waiting.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Process {
     fn new(socket: OwnedFd) -> Self {
         let (socket, waiting) = (Arc::new(socket), Arc::<Mutex<Waiting>>::default());
         let (its, all) = (Arc::clone(&socket), Arc::clone(&waiting));
-        let listens = std::thread::Builder::new().name("files".to_owned()).spawn(move || {
+        let listens = spawn("files", move || {
             let error = listen(its.as_fd(), &all);
             tracing::warn!("a process that opens files has ended: {error}");
             lock(&all).lose();
@@ -169,10 +159,8 @@ impl Opener {
     }
 
     /// Opens files for a client in a new thread, one after the other until [`PATIENCE`] is over, and then calls
-    /// `then`.
-    ///
-    /// # Errors
-    /// `EAGAIN` if the payer has the maximum of pending files, or no thread can be started. `then` is not called then.
+    /// `then`. Instead of that, returns `EAGAIN` if the payer has the maximum of pending files, or no thread can be
+    /// started.
     pub(crate) fn look_then(
         self: &Arc<Self>,
         place: (&Quotas, u32),
@@ -186,7 +174,7 @@ impl Opener {
             let until = Instant::now() + PATIENCE;
             then(Files::of(wanted, |one| own.look(one, until, &place)));
         };
-        std::thread::Builder::new().name("names".to_owned()).spawn(work).map(drop).map_err(|_| Errno::AGAIN)
+        spawn("names", work).map(drop).map_err(|_| Errno::AGAIN)
     }
 
     /// Opens one file for the daemon itself and waits for it.
@@ -221,14 +209,14 @@ impl Opener {
         };
         match answer.recv_timeout(left) {
             Ok(answer) => answer,
-            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
+            Err(RecvTimeoutError::Timeout) => {
                 tracing::warn!(
                     "{}: its file system did not answer within {PATIENCE:?}",
                     String::from_utf8_lossy(&wanted.path).escape_debug()
                 );
                 Err(Errno::TIMEDOUT)
             }
-            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => Err(Errno::IO),
+            Err(RecvTimeoutError::Disconnected) => Err(Errno::IO),
         }
     }
 }
@@ -246,7 +234,7 @@ fn absolute(path: &[u8]) -> Vec<u8> {
 /// Passes answers to their receivers until the socket fails, and returns the reason.
 fn listen(socket: BorrowedFd<'_>, waiting: &Mutex<Waiting>) -> Errno {
     loop {
-        let (message, fds) = match receive(socket) {
+        let (message, fds) = match receive(socket, MESSAGE_MAX) {
             Ok(Some(received)) => received,
             Ok(None) => return Errno::PIPE,
             Err(errno) => return errno,
@@ -279,52 +267,13 @@ fn found(answer: Result<Opened, i32>, fds: Vec<OwnedFd>) -> Answer {
     Ok(Found { file: Arc::new(file), symbol: opened.symbol, notes })
 }
 
-/// A message and its descriptors.
-type Message = (Vec<u8>, Vec<OwnedFd>);
-
-/// Receives the next message; `None` if the other end is closed.
-fn receive(socket: BorrowedFd<'_>) -> Result<Option<Message>, Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut bytes = vec![0; MESSAGE_MAX];
-    let came = loop {
-        let into = &mut [IoSliceMut::new(&mut bytes)];
-        match recvmsg(socket, into, &mut control, RecvFlags::CMSG_CLOEXEC) {
-            Err(Errno::INTR) => {}
-            came => break came?.bytes,
-        }
-    };
-    if came == 0 {
-        return Ok(None);
-    }
-    bytes.truncate(came);
-    let mut fds = Vec::new();
-    for part in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = part {
-            fds.extend(rights);
-        }
-    }
-    Ok(Some((bytes, fds)))
-}
-
-/// Starts the process.
-///
-/// # Errors
-/// When no process can be started.
-pub(crate) fn start() -> io::Result<Worker> {
-    // A thread that is blocked by a file would keep standard error open after the daemon has ended.
-    Worker::start(COMMAND, Stdio::null())
-}
-
 /// Runs in the opener: opens the requested files until the other end of the socket is closed. The process then ends,
 /// even if its threads are blocked.
 ///
 /// # Errors
 /// When standard input is not a socket, or a message cannot be parsed.
 pub fn run() -> io::Result<()> {
-    // A new session: the terminal sends this process no signals and does not list it.
-    let _ = rustix::process::setsid();
-    let _ = rustix::thread::set_name(c"tracer-opener");
+    begin(c"tracer-opener");
     // Clients name files everywhere.
     let root = open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     confine::confine_to(Role::Opener, &[(root.as_fd(), FileAccess::Read)]);
@@ -334,7 +283,7 @@ pub fn run() -> io::Result<()> {
 /// Answers the requests from a socket until its other end is closed.
 fn serve(socket: OwnedFd) -> io::Result<()> {
     let socket = Arc::new(socket);
-    while let Some((message, _)) = receive(socket.as_fd())? {
+    while let Some((message, _)) = receive(socket.as_fd(), MESSAGE_MAX)? {
         let OpenRequest { number, wanted } = serde_json::from_slice(&message)?;
         // Each thread has a reference to the socket.
         let busy = Arc::strong_count(&socket) - 1;
@@ -348,13 +297,8 @@ fn serve(socket: OwnedFd) -> io::Result<()> {
 }
 
 fn answer(socket: BorrowedFd<'_>, number: u64, found: Answer) {
-    let reply = |answer| OpenedReply { number, answer };
-    let sent = match found {
-        Ok(found) => send_found(socket, number, &found),
-        Err(errno) => send_reply(socket, &reply(Err(errno.raw_os_error())), &[]),
-    };
-    if let Err(errno) = sent {
-        let _ = send_reply(socket, &reply(Err(errno.raw_os_error())), &[]);
+    if let Err(errno) = found.and_then(|found| send_found(socket, number, &found)) {
+        let _ = send_reply(socket, &OpenedReply { number, answer: Err(errno.raw_os_error()) }, &[]);
     }
 }
 
@@ -364,7 +308,7 @@ fn send_found(socket: BorrowedFd<'_>, number: u64, found: &Found) -> Result<(), 
     let notes = match &found.notes {
         None => NotesReply::NotRequested,
         Some(Ok(notes)) => {
-            memory = Some(in_memory(notes)?);
+            memory = Some(in_memory(&serde_json::to_vec(notes.as_ref()).map_err(|_| Errno::IO)?)?);
             NotesReply::Sent
         }
         Some(Err(ProgramError::TooLarge)) => NotesReply::TooLarge,
@@ -376,28 +320,14 @@ fn send_found(socket: BorrowedFd<'_>, number: u64, found: &Found) -> Result<(), 
     send_reply(socket, &OpenedReply { number, answer: Ok(opened) }, &fds)
 }
 
-fn in_memory(notes: &Notes) -> Result<OwnedFd, Errno> {
-    let mut file = File::from(memfd_create("notes", MemfdFlags::CLOEXEC)?);
-    let text = serde_json::to_vec(notes).map_err(|_| Errno::IO)?;
-    file.write_all(&text).and_then(|()| file.rewind()).map_err(|_| Errno::NOMEM)?;
-    Ok(file.into())
-}
-
 fn send_reply(socket: BorrowedFd<'_>, reply: &OpenedReply, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let message = serde_json::to_vec(reply).map_err(|_| Errno::IO)?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() {
-        control.push(SendAncillaryMessage::ScmRights(fds));
-    }
-    sendmsg(socket, &[IoSlice::new(&message)], &mut control, SendFlags::NOSIGNAL).map(drop)
+    send_with(socket, &message, fds, SendFlags::NOSIGNAL)
 }
 
 #[cfg(test)]
 mod tests {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-
-    use rustix::net::recv;
+    use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 
     use super::*;
     use crate::lang::facts::FileQuery;
@@ -436,7 +366,7 @@ mod tests {
         let folder = opener.look_now(&quotas, &wanted(b"/", FileQuery::Events));
         assert_eq!(folder.unwrap_err(), Errno::INVAL);
         // The charge of a request is dropped after its answer.
-        let since = std::time::Instant::now();
+        let since = Instant::now();
         while quotas.used(0, Kind::PendingFiles) > 0 {
             assert!(since.elapsed() < Duration::from_secs(10), "all were answered");
             std::thread::yield_now();
@@ -474,7 +404,7 @@ mod tests {
         assert_eq!(quotas.used(7, Kind::PendingFiles), most, "nobody has answered");
         // A late answer releases its charge.
         for _ in 0..most {
-            let (message, _) = receive(theirs.as_fd()).unwrap().unwrap();
+            let (message, _) = receive(theirs.as_fd(), MESSAGE_MAX).unwrap().unwrap();
             let asked: OpenRequest = serde_json::from_slice(&message).unwrap();
             assert_eq!(asked.wanted.path, b"/x");
             answer(theirs.as_fd(), asked.number, Err(Errno::NOENT));

@@ -13,6 +13,7 @@ use std::{
 
 use rustix::fs::{Mode, OFlags, open};
 
+use super::process::begin;
 use crate::{
     attach,
     engine::confine::{self, Role},
@@ -27,20 +28,12 @@ pub const COMMAND: &str = "close-events";
 pub struct Closer(Worker);
 
 impl Closer {
-    /// Starts the process.
-    ///
-    /// # Errors
-    /// When no process can be started.
-    pub fn start() -> io::Result<Self> {
-        Worker::start(COMMAND, Stdio::null()).map(Self)
-    }
-
     /// Starts the process if closing this many events takes longer than the start. Logs errors.
     pub fn start_for(events: usize) -> Option<Self> {
         let worth = events > attach::INLINE_CLOSE_MAX;
         let warn =
             |error: &io::Error| tracing::warn!("no process closes the events, so this one will: {error}");
-        worth.then(|| Self::start().inspect_err(warn).ok()).flatten()
+        worth.then(|| Worker::start(COMMAND, Stdio::null()).inspect_err(warn).ok()).flatten().map(Self)
     }
 
     /// Passes events to the process, which closes them after this process has closed the socket or ended.
@@ -49,11 +42,6 @@ impl Closer {
             tracing::warn!("no process closes the events, so this one does: {error}");
             attach::close(events);
         }
-    }
-
-    /// The socket to it ([`Worker::into_socket`]).
-    pub(crate) fn into_socket(self) -> io::Result<OwnedFd> {
-        self.0.into_socket()
     }
 }
 
@@ -71,9 +59,7 @@ pub(crate) fn close(events: Vec<OwnedFd>) {
 /// # Errors
 /// When reading from standard input fails.
 pub fn run() -> io::Result<()> {
-    // A new session: the terminal sends this process no signals and does not list it.
-    let _ = rustix::process::setsid();
-    let _ = rustix::thread::set_name(c"tracer-closer");
+    begin(c"tracer-closer");
     // Holding descriptors needs no capability, and only one file.
     let lock_file = open(attach::LOCK_FILE, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
     let files: Vec<_> = lock_file.iter().map(|file| (file.as_fd(), FileAccess::Read)).collect();

@@ -9,26 +9,21 @@
 
 use std::{
     fs::{DirBuilder, File},
-    io::{self, IoSlice, IoSliceMut, Read, Seek, Write},
-    mem::MaybeUninit,
+    io::{self, Read},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::fs::DirBuilderExt,
     },
-    path::Path,
-    process::Stdio,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    fs::{AtFlags, MemfdFlags, Mode, OFlags, memfd_create, open, openat, renameat, unlinkat},
+    fs::{AtFlags, Mode, OFlags, open, openat, renameat, unlinkat},
     io::Errno,
-    net::{
-        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-        SendFlags, recv, recvmsg, send, sendmsg,
-    },
+    net::{RecvFlags, SendFlags, recv, send},
 };
 
 use signal_hook::{
@@ -36,12 +31,13 @@ use signal_hook::{
     flag,
 };
 
+use super::process::{begin, in_memory, receive, send_with};
 use crate::{
     engine::{
         confine::{self, Role},
         saved::SAVED_MAX,
     },
-    sys::process::{landlock::FileAccess, worker::Worker},
+    sys::process::landlock::FileAccess,
 };
 
 /// The hidden command of this program that runs as the process.
@@ -72,7 +68,6 @@ impl StateWriter {
         Self { processes }
     }
 
-    /// Sets the name of the file for all processes.
     pub(crate) fn set_name(&mut self, name: &str) {
         let message = [&[NAME], name.as_bytes()].concat();
         self.processes.retain(|socket| match request(socket.as_fd(), &message, None) {
@@ -84,20 +79,12 @@ impl StateWriter {
         });
     }
 
-    /// Replaces the file.
-    ///
-    /// # Errors
-    /// The error of the write, `EIO` if no process is left.
+    /// Replaces the file; `EIO` if no process is left.
     pub(crate) fn write(&mut self, content: &[u8]) -> Result<(), Errno> {
-        let mut memory = File::from(memory()?);
-        memory.write_all(content).and_then(|()| memory.rewind()).map_err(|_| Errno::NOMEM)?;
-        self.send(WRITE, Some(memory.as_fd()))
+        self.send(WRITE, Some(in_memory(content)?.as_fd()))
     }
 
-    /// Removes the file, if it exists.
-    ///
-    /// # Errors
-    /// As [`Self::write`].
+    /// Removes the file, if it exists; `EIO` if no process is left.
     pub(crate) fn remove(&mut self) -> Result<(), Errno> {
         self.send(REMOVE, None)
     }
@@ -114,24 +101,9 @@ impl StateWriter {
     }
 }
 
-/// A file in memory. A host may refuse those that could be executed (`vm.memfd_noexec`), and kernels before 6.3 do not
-/// know the flag for others.
-fn memory() -> Result<OwnedFd, Errno> {
-    match memfd_create("state", MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL) {
-        Err(Errno::INVAL) => memfd_create("state", MemfdFlags::CLOEXEC),
-        made => made,
-    }
-}
-
 /// Sends a request and waits for its answer.
 fn request(socket: BorrowedFd<'_>, message: &[u8], content: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let content: Vec<_> = content.into_iter().collect();
-    if !content.is_empty() {
-        control.push(SendAncillaryMessage::ScmRights(&content));
-    }
-    sendmsg(socket, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+    send_with(socket, message, content.as_slice(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
     let patience = Timespec::try_from(PATIENCE).map_err(|_| Errno::INVAL)?;
     let answered = loop {
         match poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&patience)) {
@@ -152,22 +124,12 @@ fn request(socket: BorrowedFd<'_>, message: &[u8], content: Option<BorrowedFd<'_
     }
 }
 
-/// Starts the process.
-///
-/// # Errors
-/// When no process can be started.
-pub(crate) fn start() -> io::Result<Worker> {
-    Worker::start(COMMAND, Stdio::null())
-}
-
 /// Runs in the process: writes the file until the other end of the socket is closed.
 ///
 /// # Errors
 /// When standard input is not a socket, or the directory cannot be created.
 pub fn run() -> io::Result<()> {
-    // A new session: the terminal sends this process no signals and does not list it.
-    let _ = rustix::process::setsid();
-    let _ = rustix::thread::set_name(c"tracer-state");
+    begin(c"tracer-state");
     // The daemon still needs this process when a signal ends all processes of a group.
     for signal in [SIGHUP, SIGINT, SIGTERM] {
         flag::register(signal, Arc::default())?;
@@ -186,35 +148,17 @@ fn make(dir: &Path) -> io::Result<OwnedFd> {
 /// Answers the requests from a socket until its other end is closed.
 fn serve(socket: BorrowedFd<'_>, dir: BorrowedFd<'_>) -> Result<(), Errno> {
     let mut name = None;
-    loop {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut message = [0; NAME_MAX + 2];
-        let length = match recvmsg(
-            socket,
-            &mut [IoSliceMut::new(&mut message)],
-            &mut control,
-            RecvFlags::CMSG_CLOEXEC,
-        ) {
-            Err(Errno::INTR) => continue,
-            came => came?.bytes,
-        };
-        let content = control.drain().find_map(|part| match part {
-            RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
-            _ => None,
-        });
-        let Some((letter, rest)) = message.get(..length).and_then(|message| message.split_first()) else {
-            return Ok(());
-        };
-        let done = match (*letter, &name, content) {
-            (NAME, None, _) => plain(rest).map(|plain| name = Some(plain)),
-            (WRITE, Some(name), Some(content)) => replace(socket, dir, name, content),
-            (REMOVE, Some(name), _) => is_asked(socket).and_then(|()| remove(dir, name)),
+    while let Some((message, fds)) = receive(socket, NAME_MAX + 2)? {
+        let done = match (message.split_first(), &name, fds.into_iter().next()) {
+            (Some((&NAME, rest)), None, _) => plain(rest).map(|plain| name = Some(plain)),
+            (Some((&WRITE, _)), Some(name), Some(content)) => replace(socket, dir, name, content),
+            (Some((&REMOVE, _)), Some(name), _) => is_asked(socket).and_then(|()| remove(dir, name)),
             _ => Err(Errno::INVAL),
         };
         let number = done.map_or_else(|errno| errno.raw_os_error().cast_unsigned(), |()| 0);
         send(socket, &number.to_le_bytes(), SendFlags::NOSIGNAL)?;
     }
+    Ok(())
 }
 
 /// A name in the directory itself.
@@ -225,15 +169,12 @@ fn plain(name: &[u8]) -> Result<String, Errno> {
 }
 
 /// The name of the file while it is being written.
-fn unfinished(name: &str) -> std::path::PathBuf {
+fn unfinished(name: &str) -> PathBuf {
     Path::new(name).with_extension("new")
 }
 
 /// Whether the daemon still waits for the answer. It gives up a process that was stopped for long, and another one has
-/// done the work then.
-///
-/// # Errors
-/// `EPIPE` if it does not.
+/// done the work then. The error is `EPIPE`.
 fn is_asked(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     let mut hung_up = [PollFd::new(&socket, PollFlags::empty())];
     poll(&mut hung_up, Some(&Timespec::default()))?;
@@ -244,10 +185,7 @@ fn replace(socket: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &str, content: Own
     let new = unfinished(name);
     is_asked(socket)?;
     // A process that was given up may still have the old one open.
-    match unlinkat(dir, &new, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => {}
-        Err(errno) => return Err(errno),
-    }
+    unlink(dir, &new)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = File::from(openat(dir, &new, flags, Mode::RUSR | Mode::WUSR)?);
     let mut content = File::from(content).take(SAVED_MAX as u64 + 1);
@@ -257,13 +195,16 @@ fn replace(socket: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &str, content: Own
 }
 
 fn remove(dir: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
-    for name in [Path::new(name), &unfinished(name)] {
-        match unlinkat(dir, name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(errno) => return Err(errno),
-        }
+    unlink(dir, Path::new(name))?;
+    unlink(dir, &unfinished(name))
+}
+
+/// Removes a file, if it exists.
+fn unlink(dir: BorrowedFd<'_>, name: &Path) -> Result<(), Errno> {
+    match unlinkat(dir, name, AtFlags::empty()) {
+        Err(Errno::NOENT) => Ok(()),
+        done => done,
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -300,7 +241,7 @@ mod tests {
         let (gone, late) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         drop(gone);
-        let (opened, text) = (make(&dir).unwrap(), memory().unwrap());
+        let (opened, text) = (make(&dir).unwrap(), in_memory(b"").unwrap());
         assert_eq!(replace(late.as_fd(), opened.as_fd(), "mirror.json", text), Err(Errno::PIPE));
         assert_eq!(fs::read(dir.join("mirror.json")).unwrap(), large);
         fs::write(dir.join("mirror.new"), "left").unwrap();
