@@ -7,6 +7,7 @@ pub(crate) mod descriptors;
 pub(crate) mod place;
 
 use std::{
+    future::pending,
     io,
     os::fd::OwnedFd,
     path::PathBuf,
@@ -16,10 +17,10 @@ use std::{
 };
 
 use fuser::{Config, Session, SessionACL};
-
 use tokio::{
-    io::unix::{AsyncFd, AsyncFdReadyGuard},
+    io::unix::AsyncFd,
     signal::unix::{SignalKind, signal},
+    time::{Interval, MissedTickBehavior, interval, sleep, sleep_until},
 };
 
 use self::place::{Mounted, Place, SOURCE};
@@ -28,9 +29,10 @@ use super::{
     serve::{
         fuse::Fuse,
         hub::Hub,
-        owner::{LaneKind, OWN, When},
+        owner::{OWN, When},
         state_file::StateFile,
     },
+    threads::spawn,
     tree::{attributes::Owner, dispatch::Tree},
 };
 use crate::{
@@ -69,14 +71,7 @@ pub struct Heartbeat {
     pub beat: Box<dyn Fn()>,
 }
 
-impl std::fmt::Debug for Heartbeat {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Heartbeat").field("every", &self.every).finish_non_exhaustive()
-    }
-}
-
 /// How a mirror is served.
-#[derive(Debug)]
 pub struct Options {
     /// The mount point.
     pub at: PathBuf,
@@ -103,20 +98,24 @@ pub struct Options {
 ///
 /// # Errors
 /// When the mirror cannot be mounted, or another mirror is mounted there.
-pub fn serve(engine: Engine, mut options: Options, ready: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+pub fn serve(
+    mut engine: Engine,
+    mut options: Options,
+    ready: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
     let place = Place::prepare(&options.at, options.over)?;
     descriptors::allow_descriptors();
-    let writers = std::mem::take(&mut options.helpers.state_writers).into_iter().map(Worker::into_socket);
-    let writer = StateWriter::new(writers.collect::<io::Result<_>>()?);
-    let (mut engine, mut state_file) = (engine, options.keep.then(|| StateFile::new(place.path(), writer)));
-    if let Some(closer) = options.helpers.closer.take() {
+    let Helpers { closer, openers, memory, state_writers } = std::mem::take(&mut options.helpers);
+    let sockets =
+        |workers: Vec<Worker>| workers.into_iter().map(Worker::into_socket).collect::<io::Result<Vec<_>>>();
+    let writer = StateWriter::new(sockets(state_writers)?);
+    let mut state_file = options.keep.then(|| StateFile::new(place.path(), writer));
+    if let Some(closer) = closer {
         engine.attachments.set_guard(closer.into_socket()?);
     }
-    let memory = std::mem::take(&mut options.helpers.memory).into_iter().map(Worker::into_socket);
-    let memory = ClientMemory::start(memory.collect::<io::Result<_>>()?)?;
+    let memory = ClientMemory::start(sockets(memory)?)?;
     engine.user.set_memory(memory.clone(), &engine.quotas);
-    let openers = std::mem::take(&mut options.helpers.openers).into_iter().map(Worker::into_socket);
-    let opener = Opener::new(openers.collect::<Result<_, _>>()?);
+    let opener = Opener::new(sockets(openers)?);
     prepare(&mut engine, state_file.as_mut(), &opener, &options);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(run(engine, (memory, opener, place), state_file, options, ready))
@@ -137,12 +136,7 @@ async fn run(
     let rings = AsyncFd::new(Arc::clone(&waiter))?;
     #[expect(deprecated)]
     let until = options.until.map(AsyncFd::new).transpose()?;
-    let ended = async {
-        match &until {
-            Some(process) => drop(process.readable().await),
-            None => std::future::pending().await,
-        }
-    };
+    let ended = if_any(until.as_ref().map(AsyncFd::readable));
     tokio::pin!(ended);
     #[expect(deprecated)]
     let modules = engine.registry.module_fd().map(AsyncFd::new).transpose()?;
@@ -170,7 +164,7 @@ async fn run(
     let _ = facts.preemption();
     // The first job watches the rings of restored instances, and its end publishes how marks are recorded.
     hub.learn_tasks();
-    let warmed = std::thread::Builder::new().name("facts".to_owned()).spawn(move || {
+    let warmed = spawn("facts", move || {
         // Requests that do not need these facts have priority.
         let _ = rustix::process::setpriority_process(None, 10);
         facts.warm();
@@ -180,20 +174,20 @@ async fn run(
     }
     // The filter is in place before the first request is served.
     confine::filter_calls_of_daemon(pins);
-    let owner = hub.jobs().start()?;
+    let owner = hub.jobs.start()?;
     let session = session.spawn()?;
     hub.updater.notify_by(session.notifier());
     hub.streams.notify_by(session.notifier());
     ready()?;
-    let mut beats = options.heartbeat.as_ref().map(|heartbeat| tokio::time::interval(heartbeat.every));
-    let mut looked = tokio::time::interval(SIGNALS);
-    looked.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut aged = tokio::time::interval(RECORD_AGE);
+    let mut beats = options.heartbeat.as_ref().map(|heartbeat| interval(heartbeat.every));
+    let mut looked = interval(SIGNALS);
+    looked.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut aged = interval(RECORD_AGE);
     let served = loop {
         tokio::select! {
             _ = interrupt.recv() => break true,
             _ = terminate.recv() => break true,
-            () = &mut ended => break true,
+            _ = &mut ended => break true,
             () = hub.gone.notified() => break false,
             full = rings.readable() => {
                 full?.clear_ready();
@@ -203,13 +197,13 @@ async fn run(
                 hub.learn_tasks();
             }
             _ = aged.tick() => hub.collect_all(),
-            changed = readable(modules.as_ref()) => {
+            changed = if_any(modules.as_ref().map(AsyncFd::readable)) => {
                 changed?.clear_ready();
                 hub.learn_modules();
             }
-            () = tick(beats.as_mut()) => {
+            _ = if_any(beats.as_mut().map(Interval::tick)) => {
                 let ours = Arc::clone(&hub);
-                hub.jobs().look(OWN, "beat", LaneKind::Others, move |_| ours.alive.notify_one());
+                hub.jobs.look(OWN, "beat", When::Any, move |_| ours.alive.notify_one());
             }
             () = hub.alive.notified() => {
                 if let Some(heartbeat) = &options.heartbeat {
@@ -217,13 +211,13 @@ async fn run(
                 }
             }
             () = hub.changed.notified() => hub.serve(),
-            () = tokio::time::sleep(PERIOD), if hub.waits.is_awaited() => hub.serve(),
+            () = sleep(PERIOD), if hub.waits.is_awaited() => hub.serve(),
             _ = looked.tick(), if hub.waits.has_reads() || hub.updater.caches_text() => {
                 hub.updater.forget_old_text();
                 hub.end_interrupted();
                 hub.waits.end_long_pages(|file| hub.streams.is_shared(file));
             }
-            () = hub.save_due() => hub.save_now(),
+            () = if_any(hub.save_at().map(|at| sleep_until(at.into()))) => hub.save_now(),
         }
     };
     let done = end(&hub, owner, served.then_some(mounted));
@@ -234,9 +228,9 @@ async fn run(
 /// Ends everything within [`END`], even if a client is stuck or the kernel takes long to detach programs.
 fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::Result<()> {
     let since = Instant::now();
-    hub.jobs().stop();
+    hub.jobs.stop();
     let (give, given) = channel();
-    hub.post(OWN, "end", When::Ending, move |tree| {
+    hub.jobs.post(OWN, "end", When::Ending, move |tree| {
         let engine = tree.engine();
         let farewell = engine.user.end_reports();
         let step = engine.scheduler().longest_step();
@@ -250,7 +244,7 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
             farewell.wait();
             let _ = done.send(());
         };
-        if std::thread::Builder::new().name("farewell".to_owned()).spawn(wait).is_ok() {
+        if spawn("farewell", wait).is_ok() {
             let _ = is_done.recv_timeout(END / 3);
         }
     }
@@ -260,23 +254,21 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
     hub.forget_state();
     let (begin, begun) = channel();
     let (give, given) = channel();
-    hub.post(OWN, "end", When::Ending, move |tree| {
+    hub.jobs.post(OWN, "end", When::Ending, move |tree| {
         let _ = begin.send(());
         let _ = give.send(tree.engine().end());
     });
     let ended = given.recv_timeout(END.saturating_sub(since.elapsed())).ok();
     let is_over = ended.is_some();
+    // Without an answer, the guard process closes the rest, as when this process is killed.
     if let Some(events) = ended {
         reaper::close(events);
+    } else if begun.try_recv().is_ok() {
+        tracing::info!("the kernel takes long to detach programs; they end with this process");
     } else {
-        // The guard process closes the rest, as when this process is killed.
-        if begun.try_recv().is_ok() {
-            tracing::info!("the kernel takes long to detach programs; they end with this process");
-        } else {
-            tracing::warn!("an operation did not end in time; its attachments end with this process");
-        }
+        tracing::warn!("an operation did not end in time; its attachments end with this process");
     }
-    hub.jobs().end();
+    hub.jobs.end();
     if is_over {
         // The owner has no work left.
         let _ = owner.join();
@@ -289,19 +281,11 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
     unmounted
 }
 
-/// Waits for the next heartbeat; for ever if there is none.
-async fn tick(beats: Option<&mut tokio::time::Interval>) {
-    match beats {
-        Some(beats) => drop(beats.tick().await),
-        None => std::future::pending().await,
-    }
-}
-
-/// Waits until a descriptor is readable; for ever if there is none.
-async fn readable(fd: Option<&AsyncFd<OwnedFd>>) -> io::Result<AsyncFdReadyGuard<'_, OwnedFd>> {
-    match fd {
-        Some(fd) => fd.readable().await,
-        None => std::future::pending().await,
+/// Waits for a future; for ever if there is none.
+async fn if_any<T>(future: Option<impl Future<Output = T>>) -> T {
+    match future {
+        Some(future) => future.await,
+        None => pending().await,
     }
 }
 

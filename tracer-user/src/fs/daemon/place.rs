@@ -55,10 +55,7 @@ impl Place {
     }
 
     /// Prepares a mount point: unmounts the mirrors of dead daemons. `over` allows a mount above a mirror that is
-    /// served.
-    ///
-    /// # Errors
-    /// When the directory cannot be created or opened, or a mirror is served there and `over` is not set.
+    /// served; without it, that is an error.
     pub(crate) fn prepare(at: &Path, over: bool) -> io::Result<Self> {
         loop {
             let place = Self::make(at)?;
@@ -77,7 +74,6 @@ impl Place {
         }
     }
 
-    /// The path without symlinks.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -91,9 +87,6 @@ impl Place {
     }
 
     /// Attaches the mount of a mirror here. `connection` serves its file system.
-    ///
-    /// # Errors
-    /// When the kernel refuses the mount.
     pub(crate) fn attach(self, mirror: &OwnedFd, connection: OwnedFd) -> io::Result<Mounted> {
         let id = MountId::of(mirror.as_fd())?.ok_or(Errno::INVAL)?;
         mount::attach(mirror.as_fd(), self.dir.as_fd())?;
@@ -176,36 +169,28 @@ impl Mounted {
     }
 
     /// Unmounts the mirror and mirrors of dead daemons below it. If another mount lies above it, both stay.
-    ///
-    /// # Errors
-    /// When the kernel refuses to unmount.
     pub(crate) fn unmount(self) -> io::Result<()> {
+        let path = self.path.display();
         match self.unmount_if_top()? {
-            Ending::Unmounted => {}
-            Ending::Gone => return Ok(()),
-            Ending::Covered => {
-                tracing::warn!(
-                    "something else is mounted above the mirror at {}: both stay, and the mirror no longer answers",
-                    self.path.display()
-                );
-                return Ok(());
+            Ending::Unmounted => {
+                // The path may lead elsewhere by now, or nowhere.
+                while let Ok(place) = Place::find(&self.path)
+                    && let Some(below) = place.mirror()?
+                    && is_dead(&place)
+                    && !is_covered(below)?
+                {
+                    mount::detach(place.dir.as_fd())?;
+                }
             }
-            Ending::Unreachable => {
-                tracing::warn!(
-                    "the mirror at {} stays, because its place cannot be opened; it no longer answers",
-                    self.path.display()
-                );
-                return Ok(());
-            }
+            Ending::Gone => {}
+            Ending::Covered => tracing::warn!(
+                "something else is mounted above the mirror at {path}: both stay, and the mirror no longer answers"
+            ),
+            Ending::Unreachable => tracing::warn!(
+                "the mirror at {path} stays, because its place cannot be opened; it no longer answers"
+            ),
         }
-        loop {
-            // The path may lead elsewhere by now, or nowhere.
-            let Ok(place) = Place::find(&self.path) else { return Ok(()) };
-            match place.mirror()? {
-                Some(below) if is_dead(&place) && !is_covered(below)? => mount::detach(place.dir.as_fd())?,
-                _ => return Ok(()),
-            }
-        }
+        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::{
     ffi::OsStr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::SystemTime,
 };
 
@@ -21,12 +21,15 @@ use super::{
     hub::{Hub, TTL, kept},
     ioctl,
     opening::Opening,
-    owner::{BorrowedTree, LaneKind, When},
+    owner::{BorrowedTree, When},
     reads::Read,
 };
 use crate::{
     engine::{Client, Cooperative, quota::Kind, records::Writer, user},
-    fs::tree::{inodes, open::Access},
+    fs::{
+        threads::lock,
+        tree::{inodes, open::Access},
+    },
     lang::facts::{FileRequest, Files},
 };
 
@@ -36,7 +39,6 @@ const RECORD_MAX: usize = 4 + 2 * tracer_abi::MAX_PAYLOAD;
 /// Maximum number of background requests: more than there can be waiting reads ([`Kind::WaitingReads`]).
 const BACKGROUND_MAX: u16 = 4096;
 
-/// The file system.
 pub(crate) struct Fuse {
     pub(crate) hub: Arc<Hub>,
 }
@@ -53,11 +55,11 @@ fn write_later(
 ) {
     // Either the queued write or the refusal below takes the answer.
     let answer = Arc::new(Mutex::new(Some(answer)));
-    let take = |answer: &Mutex<Option<_>>| answer.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let take = |answer: &Mutex<Option<_>>| lock(answer).take();
     let (ours, later) = (Arc::clone(hub), Arc::clone(&answer));
     let apply = move |files: Files| {
         let hub = Arc::clone(&ours);
-        ours.post(client.payer, "write", When::Alone, move |tree| {
+        ours.jobs.post(client.payer, "write", When::Alone, move |tree| {
             let write = |tree: &mut BorrowedTree<'_>| tree.write_with(handle, &data, client, &files);
             if let Some(answer) = take(&later) {
                 hub.change(tree, write, answer);
@@ -96,7 +98,7 @@ impl Filesystem for Fuse {
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (hub, name) = (Arc::clone(&self.hub), name.to_owned());
         let payer = self.hub.payer(request);
-        self.hub.jobs().look(payer, "lookup", LaneKind::Lookups, move |view| {
+        self.hub.jobs.look(payer, "lookup", When::Lookup, move |view| {
             let found = name.to_str().ok_or(rustix::io::Errno::NOENT);
             match found.and_then(|name| view.lookup(inodes::file(parent.0), name)) {
                 Ok(found) => {
@@ -114,19 +116,16 @@ impl Filesystem for Fuse {
 
     fn getattr(&self, request: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         if let Some(known) = self.hub.inodes.shared(ino.0) {
-            let since = self.hub.jobs().files().since;
+            let since = self.hub.jobs.files().since;
             return reply.attr(&kept(&known), &self.hub.attr(&known, ino.0, since));
         }
         let hub = Arc::clone(&self.hub);
-        self.hub.jobs().look(
-            self.hub.payer(request),
-            "getattr",
-            LaneKind::Attributes,
-            move |view| match view.attributes(inodes::file(ino.0)) {
+        self.hub.jobs.look(self.hub.payer(request), "getattr", When::Attributes, move |view| {
+            match view.attributes(inodes::file(ino.0)) {
                 Ok(found) => reply.attr(&kept(&found), &hub.attr(&found, ino.0, view.since())),
                 Err(error) => reply.error(errno(error)),
-            },
-        );
+            }
+        });
     }
 
     fn setattr(
@@ -148,7 +147,7 @@ impl Filesystem for Fuse {
         reply: ReplyAttr,
     ) {
         let hub = Arc::clone(&self.hub);
-        self.hub.post(self.hub.payer(request), "setattr", When::Any, move |tree| {
+        self.hub.jobs.post(self.hub.payer(request), "setattr", When::Any, move |tree| {
             let mode = mode.map(|mode| (mode & 0o7777) as u16);
             match tree.change(inodes::file(ino.0), mode, uid, gid) {
                 Ok(found) => {
@@ -162,7 +161,7 @@ impl Filesystem for Fuse {
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
         let (hub, name) = (Arc::clone(&self.hub), name.to_owned());
-        self.hub.post(self.hub.payer(request), "mkdir", When::Alone, move |tree| {
+        self.hub.jobs.post(self.hub.payer(request), "mkdir", When::Alone, move |tree| {
             let make = |tree: &mut BorrowedTree<'_>| {
                 let name = name.to_str().ok_or(rustix::io::Errno::INVAL)?;
                 Ok((tree.make_dir(inodes::file(parent.0), name)?, tree.since()))
@@ -179,7 +178,7 @@ impl Filesystem for Fuse {
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (hub, name) = (Arc::clone(&self.hub), name.to_owned());
-        self.hub.post(self.hub.payer(request), "rmdir", When::Alone, move |tree| {
+        self.hub.jobs.post(self.hub.payer(request), "rmdir", When::Alone, move |tree| {
             let remove = |tree: &mut BorrowedTree<'_>| {
                 tree.remove_dir(inodes::file(parent.0), name.to_str().ok_or(rustix::io::Errno::NOENT)?)
             };
@@ -223,8 +222,7 @@ impl Filesystem for Fuse {
             truncate: flags.0 & libc::O_TRUNC != 0,
             payer: self.hub.payer(request),
         };
-        let opening = Opening { pid: request.pid(), ino: ino.0, access };
-        opening.start(&self.hub, reply);
+        Opening::start(&self.hub, request.pid(), ino.0, access, reply);
     }
 
     fn read(
@@ -275,7 +273,7 @@ impl Filesystem for Fuse {
             Err(error) => reply.error(errno(error)),
         };
         let (hub, handle) = (Arc::clone(&self.hub), handle.0);
-        if let Some((marks, mark)) = hub.marks(handle)
+        if let Some((marks, mark)) = hub.jobs.files().marks(handle)
             && let Some(done) = marks.take(mark, data, || Writer::of(request.pid()))
         {
             answer(done.map_err(Into::into));
@@ -285,7 +283,7 @@ impl Filesystem for Fuse {
             return;
         }
         let client = Client { thread: request.pid(), payer: hub.payer_at(request, handle) };
-        if self.hub.user_file(handle).is_some() {
+        if hub.jobs.files().user_file(handle).is_some() {
             // The kernel splits long writes. The first part has more than a record can hold already.
             if offset > 0 {
                 return answer(Ok(data.len()));
@@ -293,7 +291,7 @@ impl Filesystem for Fuse {
             // The rest only counts as written.
             let length = data.len();
             let data = data.get(..RECORD_MAX).unwrap_or(data).to_vec();
-            return self.hub.post(client.payer, "record", When::File(handle), move |tree| {
+            return self.hub.jobs.post(client.payer, "record", When::File(handle), move |tree| {
                 answer(tree.write(handle, &data, client).map(|_| length));
                 // The record is a hit: only reads and polls that wait for records must learn of it.
                 if !hub.waits.is_empty() {
@@ -305,7 +303,7 @@ impl Filesystem for Fuse {
             return answer(Err(rustix::io::Errno::NOMEM));
         };
         let data = data.to_vec();
-        self.hub.post(client.payer, "write", When::Alone, move |tree| {
+        self.hub.jobs.post(client.payer, "write", When::Alone, move |tree| {
             let _charge = charge;
             let wanted = tree.wanted(handle, &data);
             if !wanted.is_empty() {
@@ -338,7 +336,7 @@ impl Filesystem for Fuse {
         hub.streams.close(handle);
         hub.updater.close_page(handle);
         // A release has no uid.
-        self.hub.post(0, "release", When::Closing(handle), move |tree| {
+        self.hub.jobs.post(0, "release", When::Closing(handle), move |tree| {
             tree.close(handle);
             hub.release_handle(handle);
             reply.ok();
@@ -357,11 +355,8 @@ impl Filesystem for Fuse {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        self.hub.jobs().look(
-            self.hub.payer(request),
-            "readdir",
-            LaneKind::Attributes,
-            move |view| match view.list(inodes::file(ino.0)) {
+        self.hub.jobs.look(self.hub.payer(request), "readdir", When::Attributes, move |view| {
+            match view.list(inodes::file(ino.0)) {
                 Ok(all) => {
                     for (index, (number, name, is_dir)) in (0..).zip(all).skip(offset as usize) {
                         let kind = if is_dir { FileType::Directory } else { FileType::RegularFile };
@@ -372,8 +367,8 @@ impl Filesystem for Fuse {
                     reply.ok();
                 }
                 Err(error) => reply.error(errno(error)),
-            },
-        );
+            }
+        });
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
@@ -391,7 +386,7 @@ impl Filesystem for Fuse {
         _: u32,
         reply: ReplyIoctl,
     ) {
-        let file = self.hub.user_file(handle.0);
+        let file = self.hub.jobs.files().user_file(handle.0);
         // The kernel's user events have no ioctls for 32-bit programs.
         let known = user::Request::of(number).filter(|_| !flags.contains(IoctlFlags::FUSE_IOCTL_COMPAT));
         match (file, known, data.try_into()) {
@@ -416,12 +411,12 @@ impl Filesystem for Fuse {
     ) {
         let waits = flags.contains(PollFlags::FUSE_POLL_SCHEDULE_NOTIFY);
         let (hub, handle) = (Arc::clone(&self.hub), handle.0);
-        self.hub.post(self.hub.payer_at(request, handle), "poll", When::File(handle), move |tree| {
+        self.hub.jobs.post(self.hub.payer_at(request, handle), "poll", When::File(handle), move |tree| {
             tree.settle(handle);
             let ready = tree.poll(handle, waits);
             let by_clock = tree.needs_looking_at(handle);
             // A caller can sleep although the file is ready, if it polls for other events. Histograms wake it then.
-            if waits && (!ready.any() || !by_clock) {
+            if waits && !(by_clock && (ready.input || ready.news)) {
                 hub.waits.poll(handle, notifier, by_clock);
                 hub.changed.notify_one();
             }

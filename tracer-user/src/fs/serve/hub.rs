@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant, SystemTime},
@@ -26,11 +26,12 @@ use crate::{
         Cooperative, Engine, Saving,
         payers::Payers,
         quota::{Charge, Quotas},
-        records::{Mark, Marks, collect_names, leave_unread},
+        records::{collect_names, leave_unread},
     },
     event::InstanceId,
     fs::{
         helpers::opener::Opener,
+        threads::lock,
         tree::{attributes::Attributes, dispatch::Tree, inodes::Inodes},
     },
     ring::Waiter,
@@ -54,29 +55,19 @@ pub(crate) fn kept(attributes: &Attributes) -> Duration {
     if attributes.lasting && attributes.is_dir { TTL } else { Duration::ZERO }
 }
 
-/// The shared state.
 pub(crate) struct Hub {
-    jobs: Arc<Jobs>,
-    /// Reads and polls that wait.
+    pub(crate) jobs: Arc<Jobs>,
     pub(crate) waits: Waits,
-    /// Looks for signals of the threads of these reads.
     signals: Signals,
-    /// Streams of pages that are open for reading.
     pub(crate) streams: Streams,
-    /// The inodes that the kernel knows.
     pub(crate) inodes: Inodes,
     state_file: Option<Mutex<StateFile>>,
     /// When changes by programs are to be saved.
     save_at: Mutex<Option<Instant>>,
-    /// Updates programs with user events.
     pub(crate) updater: ProgramUpdater,
-    /// Finds the payers of requests.
     payers: Payers,
-    /// The resources that each payer uses.
     pub(crate) quotas: Quotas,
-    /// Opens the files that clients name.
     pub(crate) opener: Arc<Opener>,
-    /// Reads facts of the kernel that take long to read.
     pub(crate) lookups: Lookups,
     /// The charges of the open files by handle.
     charges: Mutex<HashMap<u64, Charge>>,
@@ -100,10 +91,6 @@ pub(crate) struct Hub {
     pub(crate) gone: Notify,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Hub {
     pub(crate) fn new(
         mut tree: Tree,
@@ -111,14 +98,11 @@ impl Hub {
         rings: Arc<Waiter>,
         opener: Opener,
     ) -> Arc<Self> {
-        let opener = Arc::new(opener);
         let quotas = tree.engine().quotas.clone();
         Quotas::prepare();
         let updater = ProgramUpdater::new(tree.engine().user.page().clone());
-        let payers = Payers::new(quotas.clone());
-        let jobs = Jobs::new(tree);
         Arc::new_cyclic(|own| Self {
-            jobs,
+            jobs: Jobs::new(tree),
             waits: Waits::default(),
             signals: Signals::new(quotas.clone()),
             streams: Streams::default(),
@@ -126,9 +110,9 @@ impl Hub {
             state_file: state_file.map(Mutex::new),
             save_at: Mutex::default(),
             updater,
-            payers,
+            payers: Payers::new(quotas.clone()),
             quotas,
-            opener,
+            opener: Arc::new(opener),
             lookups: Lookups::default(),
             charges: Mutex::default(),
             rings,
@@ -144,11 +128,6 @@ impl Hub {
         })
     }
 
-    /// The queue of the tree's owner.
-    pub(crate) fn jobs(&self) -> &Arc<Jobs> {
-        &self.jobs
-    }
-
     pub(crate) fn payer(&self, request: &Request) -> u32 {
         self.payers.payer(request.uid(), request.pid())
     }
@@ -162,59 +141,38 @@ impl Hub {
         }
     }
 
-    /// Queues a job ([`Jobs::post`]).
-    pub(crate) fn post(
+    /// Queues a job of the daemon itself, which does nothing once the hub is gone.
+    fn post(
         &self,
-        payer: u32,
         name: &'static str,
         when: When,
-        act: impl FnOnce(&mut BorrowedTree<'_>) + Send + 'static,
+        act: impl FnOnce(&Self, &mut BorrowedTree<'_>) + Send + 'static,
     ) {
-        self.jobs.post(payer, name, when, act);
-    }
-
-    /// The number of an open file's table of user events, if it has one.
-    pub(crate) fn user_file(&self, handle: u64) -> Option<u64> {
-        self.jobs.files().user_file(handle)
-    }
-
-    /// The queue of marks that receives the writes to an open file, if there is one.
-    pub(crate) fn marks(&self, handle: u64) -> Option<(Arc<Marks>, Mark)> {
-        self.jobs.files().marks(handle)
-    }
-
-    /// Keeps the charge of an open file.
-    pub(crate) fn hold(&self, handle: u64, charge: Charge) {
-        lock(&self.charges).insert(handle, charge);
-    }
-
-    /// Drops the charge of a file that was closed.
-    pub(crate) fn release_handle(&self, handle: u64) {
-        lock(&self.charges).remove(&handle);
-    }
-
-    /// Drops the kernel's copy of the page that programs map.
-    pub(crate) fn forget_page(&self) {
-        self.updater.forget_page();
-    }
-
-    /// Queues a job that learns about forks, execs and exits of programs with user events, and updates programs.
-    pub(crate) fn learn_tasks(&self) {
         let hub = Weak::clone(&self.own);
-        self.post(OWN, "tasks", When::Alone, move |tree| {
+        self.jobs.post(OWN, name, when, move |tree| {
             if let Some(hub) = hub.upgrade() {
-                hub.change(tree, |_| (), |()| {});
+                act(&hub, tree);
             }
         });
     }
 
+    pub(crate) fn hold(&self, handle: u64, charge: Charge) {
+        lock(&self.charges).insert(handle, charge);
+    }
+
+    pub(crate) fn release_handle(&self, handle: u64) {
+        lock(&self.charges).remove(&handle);
+    }
+
+    /// Queues a job that learns about forks, execs and exits of programs with user events, and updates programs.
+    pub(crate) fn learn_tasks(&self) {
+        self.post("tasks", When::Alone, |hub, tree| hub.change(tree, |_| (), |()| {}));
+    }
+
     /// Queues a job that learns the events of loaded and unloaded modules.
     pub(crate) fn learn_modules(&self) {
-        let hub = Weak::clone(&self.own);
-        self.post(OWN, "modules", When::Alone, move |tree| {
-            if let Some(hub) = hub.upgrade() {
-                hub.change(tree, |tree| tree.engine().learn_modules(), |()| {});
-            }
+        self.post("modules", When::Alone, |hub, tree| {
+            hub.change(tree, |tree| tree.engine().learn_modules(), |()| {});
         });
     }
 
@@ -259,27 +217,17 @@ impl Hub {
         }
     }
 
-    /// Waits until changes by programs must be saved.
-    pub(crate) async fn save_due(&self) {
-        let at = *lock(&self.save_at);
-        match at {
-            Some(at) => tokio::time::sleep_until(at.into()).await,
-            None => std::future::pending().await,
-        }
+    /// When changes by programs must be saved.
+    pub(crate) fn save_at(&self) -> Option<Instant> {
+        *lock(&self.save_at)
     }
 
     /// Queues the job that saves changes by programs.
     pub(crate) fn save_now(&self) {
         *lock(&self.save_at) = None;
-        let hub = Weak::clone(&self.own);
-        self.post(OWN, "save", When::Alone, move |tree| {
-            if let Some(hub) = hub.upgrade() {
-                hub.save_state(tree.engine());
-            }
-        });
+        self.post("save", When::Alone, |hub, tree| hub.save_state(tree.engine()));
     }
 
-    /// Saves the settings, if the daemon saves them.
     fn save_state(&self, engine: &Engine) {
         if let Some(state_file) = &self.state_file {
             lock(state_file).save(engine);
@@ -309,9 +257,7 @@ impl Hub {
         if self.waits.is_empty() || self.serving.swap(true, Ordering::AcqRel) {
             return;
         }
-        let hub = Weak::clone(&self.own);
-        self.post(OWN, "serve", When::Any, move |tree| {
-            let Some(hub) = hub.upgrade() else { return };
+        self.post("serve", When::Any, |hub, tree| {
             hub.serving.store(false, Ordering::Release);
             if !hub.serve_in(tree) {
                 hub.serve();
@@ -346,9 +292,7 @@ impl Hub {
         if self.collecting.swap(true, Ordering::AcqRel) {
             return;
         }
-        let hub = Weak::clone(&self.own);
-        self.post(OWN, "collect", When::Any, move |tree| {
-            let Some(hub) = hub.upgrade() else { return };
+        self.post("collect", When::Any, |hub, tree| {
             hub.collecting.store(false, Ordering::Release);
             let since = Instant::now();
             let mut instances = tree.engine().attachments.recording();
@@ -405,7 +349,6 @@ impl Hub {
         }
     }
 
-    /// Whether the kernel can map files that are opened with `FOPEN_DIRECT_IO`.
     pub(crate) fn maps_directly(&self) -> bool {
         self.maps_directly.load(Ordering::Acquire)
     }

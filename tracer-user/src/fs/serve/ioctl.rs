@@ -14,7 +14,6 @@ use crate::engine::{
     user::{Access, Caller, Request},
 };
 
-/// Serves a request and answers it later.
 pub(crate) fn serve(hub: &Arc<Hub>, caller: Caller, request: Request, reply: ReplyIoctl) {
     // As the kernel does when it has no memory for another registration.
     let Ok(charge) = hub.quotas.charge(caller.payer, Kind::PendingRequests, 1) else {
@@ -25,13 +24,13 @@ pub(crate) fn serve(hub: &Arc<Hub>, caller: Caller, request: Request, reply: Rep
     let its = Weak::clone(&ours);
     let access: Access = Arc::new(move |act| {
         if let Some(hub) = its.upgrade() {
-            hub.post(payer, "ioctl", When::Alone, move |tree| act(tree.engine()));
+            hub.jobs.post(payer, "ioctl", When::Alone, move |tree| act(tree.engine()));
         }
     });
     let answer = move |done: Result<(), rustix::io::Errno>| {
         let Some(hub) = ours.upgrade() else { return };
         let its = Weak::clone(&ours);
-        hub.post(payer, "answer", When::Alone, move |tree| {
+        hub.jobs.post(payer, "answer", When::Alone, move |tree| {
             drop(charge);
             let Some(hub) = its.upgrade() else { return };
             hub.change(

@@ -16,55 +16,49 @@ use crate::{
 };
 
 /// A request to open a file.
-#[derive(Clone, Copy, Debug)]
 pub(crate) struct Opening {
-    pub(crate) pid: u32,
-    pub(crate) ino: u64,
-    pub(crate) access: Access,
+    pid: u32,
+    ino: u64,
+    access: Access,
+    reply: ReplyOpen,
+    charge: Charge,
+    when: When,
+    /// How often it was queued again.
+    put_off: u32,
 }
 
 impl Opening {
-    /// Queues the request.
-    pub(crate) fn start(self, hub: &Arc<Hub>, reply: ReplyOpen) {
-        match hub.quotas.charge(self.access.payer, Kind::OpenFiles, 1) {
-            Ok(charge) => self.queue(hub, When::Any, reply, charge, 0),
+    pub(crate) fn start(hub: &Arc<Hub>, pid: u32, ino: u64, access: Access, reply: ReplyOpen) {
+        match hub.quotas.charge(access.payer, Kind::OpenFiles, 1) {
+            Ok(charge) => Self { pid, ino, access, reply, charge, when: When::Any, put_off: 0 }.queue(hub),
             Err(_) => reply.error(Errno::EMFILE),
         }
     }
 
-    fn queue(self, hub: &Arc<Hub>, when: When, reply: ReplyOpen, charge: Charge, put_off: u32) {
+    fn queue(self, hub: &Arc<Hub>) {
         let ours = Arc::clone(hub);
-        hub.post(self.access.payer, "open", when, move |tree| {
-            self.open(&ours, tree, when, reply, charge, put_off);
-        });
+        hub.jobs.post(self.access.payer, "open", self.when, move |tree| self.open(&ours, tree));
     }
 
-    fn open(
-        self,
-        hub: &Arc<Hub>,
-        tree: &mut BorrowedTree<'_>,
-        when: When,
-        reply: ReplyOpen,
-        charge: Charge,
-        put_off: u32,
-    ) {
-        let Self { ino, mut access, pid, .. } = self;
+    fn open(self, hub: &Arc<Hub>, tree: &mut BorrowedTree<'_>) {
+        let (ino, mut access) = (self.ino, self.access);
         let file = inodes::file(ino);
         // Shells open with `O_TRUNC` for each `>`. Only emptying a file must wait for the operation that is running.
         access.truncate &= access.write && tree.truncates(file);
-        if access.truncate && when != When::Alone {
-            return self.queue(hub, When::Alone, reply, charge, put_off);
+        if access.truncate && self.when != When::Alone {
+            return Self { when: When::Alone, ..self }.queue(hub);
         }
         Hub::modules_now(tree.engine());
         // Root may have this inode open since only root could. A path leads to another one.
         let opened = || tree.attributes(file).is_ok_and(|found| found.opened);
         if access.payer != 0 && access.write && inodes::is_shared(ino) && opened() {
-            return reply.error(Errno::ESTALE);
+            return self.reply.error(Errno::ESTALE);
         }
         // A reader of `trace` starts with the records that exist now.
-        if access.read && put_off < PATIENCE && !tree.settle_file(file) {
-            return self.queue(hub, when, reply, charge, put_off + 1);
+        if access.read && self.put_off < PATIENCE && !tree.settle_file(file) {
+            return Self { put_off: self.put_off + 1, ..self }.queue(hub);
         }
+        let Self { pid, reply, charge, .. } = self;
         let (handle, stream) = match tree.open(file, access, pid) {
             Ok(opened) => opened,
             Err(error) if access.truncate => {

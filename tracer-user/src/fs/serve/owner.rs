@@ -12,7 +12,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
@@ -22,7 +22,10 @@ use std::{
 use super::texts::TextThreads;
 use crate::{
     engine::{Cooperative, Engine},
-    fs::tree::{dispatch::Tree, file_table::FileTable, open::Open},
+    fs::{
+        threads::{lock, spawn},
+        tree::{dispatch::Tree, file_table::FileTable, open::Open},
+    },
 };
 
 /// How long the jobs of one turn may take together.
@@ -36,7 +39,6 @@ pub(crate) type BorrowedTree<'a> = Tree<&'a mut Engine>;
 /// A tree that cannot change the engine.
 pub(crate) type View<'a> = Tree<&'a Engine>;
 
-/// The function of a job.
 enum Act {
     Look(Box<dyn FnOnce(&View<'_>) + Send>),
     Change(Box<dyn FnOnce(&mut BorrowedTree<'_>) + Send>),
@@ -101,7 +103,7 @@ impl Job {
 
 /// The jobs that have a queue of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum LaneKind {
+pub(super) enum LaneKind {
     Lookups,
     Attributes,
     Others,
@@ -127,7 +129,6 @@ impl<T> Default for Turns<T> {
 }
 
 impl<T> Turns<T> {
-    /// Queues a job.
     pub(super) fn push(&mut self, lane: Lane, job: T) {
         let jobs = self.jobs.entry(lane).or_default();
         if jobs.is_empty() {
@@ -161,20 +162,16 @@ struct Queue {
 
 impl Queue {
     fn push(&mut self, payer: u32, job: Job) {
-        match job.when {
+        let kind = match job.when {
             When::Ending => return self.closing.push_front(job),
             When::Closing(_) => return self.closing.push_back(job),
-            _ => {}
-        }
-        let kind = match job.when {
             When::Lookup => LaneKind::Lookups,
             When::Attributes => LaneKind::Attributes,
-            _ => LaneKind::Others,
+            When::Alone | When::Any | When::File(_) => LaneKind::Others,
         };
         self.turns.push((payer, kind), job);
     }
 
-    /// Removes and returns the next job for which `wanted` is true.
     fn take(&mut self, wanted: impl Fn(&Job) -> bool) -> Option<Job> {
         if let Some(index) = self.closing.iter().position(&wanted) {
             return self.closing.remove(index);
@@ -215,10 +212,6 @@ pub(crate) struct Jobs {
     stop: Arc<AtomicBool>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Jobs {
     /// Creates the queue of a tree. No job runs before [`Jobs::start`].
     pub(crate) fn new(tree: Tree) -> Arc<Self> {
@@ -241,7 +234,6 @@ impl Jobs {
         jobs
     }
 
-    /// The tree's open files.
     pub(crate) fn files(&self) -> &FileTable {
         &self.files
     }
@@ -267,13 +259,10 @@ impl Jobs {
     }
 
     /// Starts the thread that owns the tree, and those that make texts.
-    ///
-    /// # Errors
-    /// When no thread can be started.
     pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
         self.texts.start()?;
         let jobs = Arc::clone(self);
-        std::thread::Builder::new().name("owner".to_owned()).spawn(move || jobs.run())
+        spawn("owner", move || jobs.run())
     }
 
     /// Queues a job for a payer. `name` appears in the log of long steps.
@@ -292,14 +281,9 @@ impl Jobs {
         &self,
         payer: u32,
         name: &'static str,
-        lane: LaneKind,
+        when: When,
         act: impl FnOnce(&View<'_>) + Send + 'static,
     ) {
-        let when = match lane {
-            LaneKind::Lookups => When::Lookup,
-            LaneKind::Attributes => When::Attributes,
-            LaneKind::Others => When::Any,
-        };
         self.queue(payer, Job { name, when, act: Act::Look(Box::new(act)) });
     }
 
@@ -350,16 +334,14 @@ impl Jobs {
 
     fn next(&self) -> Option<Job> {
         let mut queue = lock(&self.queued);
-        loop {
-            if queue.ended {
-                return None;
-            }
+        while !queue.ended {
             let has_thread = self.texts.is_free();
             if let Some(job) = queue.take(|job| job.can_run(&self.files, has_thread)) {
                 return Some(job);
             }
             queue = self.wakes.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
+        None
     }
 
     /// Runs jobs while an operation has the engine borrowed. Waits for a job at most for `wait`.
@@ -422,11 +404,8 @@ mod tests {
         jobs.extend([(0, "root", When::Any); 4]);
         jobs.push((OWN, "own", When::Any));
         let order = names(&mut queue(&jobs), |_| true);
-        assert_eq!(
-            order[..10],
-            ["root", "read", "own", "read", "root", "read", "root", "read", "root", "read"]
-        );
-        assert_eq!(order.len(), 105);
+        let first = ["root", "read", "own", "read", "root", "read", "root", "read", "root", "read"];
+        assert_eq!((&order[..10], order.len()), (&first[..], 105));
     }
 
     #[test]

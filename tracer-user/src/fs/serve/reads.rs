@@ -19,9 +19,12 @@ use crate::{
         quota::{Charge, Kind},
         records::LineContext,
     },
-    fs::tree::{
-        held::{Cursor, TextSpan},
-        open::{Open, Outcome},
+    fs::{
+        threads::spawn,
+        tree::{
+            held::{Cursor, TextSpan},
+            open::{Open, Outcome},
+        },
     },
     kernel::proc::syscall::CurrentSyscall,
 };
@@ -83,7 +86,7 @@ impl Read {
 
     fn queue(self, hub: &Arc<Hub>, reply: ReplyData, attempt: Attempt) {
         let ours = Arc::clone(hub);
-        hub.post(self.payer, "read", When::File(self.handle), move |tree| {
+        hub.jobs.post(self.payer, "read", When::File(self.handle), move |tree| {
             self.serve(&ours, tree, reply, attempt);
         });
     }
@@ -99,7 +102,7 @@ impl Read {
             return hub.lookups.queue(self.payer, lookup, move |text| {
                 let charge = Some(charge).filter(|_| self.of_page);
                 if let Some(text) = text {
-                    ours.jobs().files().put_text(self.handle, text);
+                    ours.jobs.files().put_text(self.handle, text);
                 }
                 self.queue(&ours, reply, Attempt { number: 1, text: attempt.text, charge });
             });
@@ -130,9 +133,7 @@ impl Read {
             }
         };
         let (give, given) = std::sync::mpsc::channel();
-        let started =
-            std::thread::Builder::new().name("look".to_owned()).spawn(move || given.recv().map(look));
-        match started {
+        match spawn("look", move || given.recv().map(look)) {
             Ok(_) => drop(give.send(reply)),
             Err(_) => reply.error(Errno::EAGAIN),
         }
@@ -143,14 +144,14 @@ impl Read {
     /// the pages, which mappings see as long as they are cached, only after the last one.
     fn cached_text(self, hub: &Arc<Hub>, reply: ReplyData) {
         let ours = Arc::clone(hub);
-        hub.post(self.payer, "read", When::File(self.handle), move |tree| {
+        hub.jobs.post(self.payer, "read", When::File(self.handle), move |tree| {
             match tree.read(self.handle, self.offset, self.size) {
                 Ok(Outcome::Data(data)) => {
                     reply.data(&data);
                     if data.len() == self.size {
                         ours.updater.set_caches_text();
                     } else if !data.is_empty() {
-                        ours.forget_page();
+                        ours.updater.forget_page();
                     }
                 }
                 Ok(Outcome::Wait) => reply.error(Errno::EAGAIN),
@@ -173,7 +174,7 @@ impl Read {
             return reply.error(Errno::EIO);
         }
         // The page stays locked until the read is answered, so only reads of a stream in order may wait.
-        let may_wait = if self.of_page { pages && page == PageRead::Waits } else { true };
+        let may_wait = !self.of_page || (pages && page == PageRead::Waits);
         match tree.begin_text(self.handle, self.offset, attempt.text) {
             Ok(Some(begun)) => return self.text(hub, begun, reply, attempt.charge),
             Ok(None) => {}
@@ -207,7 +208,7 @@ impl Read {
         let ours = Arc::clone(hub);
         // A page of a mapping has no end within the text.
         let span = TextSpan { offset: self.offset, size: self.size, whole: self.of_page };
-        hub.jobs().make_text(self.handle, open, move |open| {
+        hub.jobs.make_text(self.handle, open, move |open| {
             let text = open.read_text(&context, span, cursor);
             drop(context);
             move || match text {

@@ -23,7 +23,6 @@ use crate::{
     fs::helpers::state_writer::{DIR, StateWriter},
 };
 
-/// Saves the state of one mirror.
 #[derive(Debug)]
 pub(crate) struct StateFile {
     path: PathBuf,
@@ -74,16 +73,14 @@ impl StateFile {
         if saved == self.last {
             return;
         }
-        let done = self.write(&saved);
-        let failed = done.is_err();
-        match done {
-            Ok(()) => self.last = saved,
-            Err(error) if !self.failed => {
-                tracing::warn!("cannot save the state in {}: {error}", self.path.display());
+        match self.write(&saved) {
+            Ok(()) => (self.last, self.failed) = (saved, false),
+            Err(error) => {
+                if !std::mem::replace(&mut self.failed, true) {
+                    tracing::warn!("cannot save the state in {}: {error}", self.path.display());
+                }
             }
-            Err(_) => {}
         }
-        self.failed = failed;
     }
 
     fn write(&mut self, saved: &Saved) -> io::Result<()> {
@@ -104,7 +101,6 @@ impl StateFile {
     }
 }
 
-/// Why a state file cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum LoadError {
     #[error(transparent)]

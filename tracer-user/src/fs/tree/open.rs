@@ -28,13 +28,6 @@ pub struct Ready {
     pub news: bool,
 }
 
-impl Ready {
-    /// Whether the file is ready in any way.
-    pub fn any(self) -> bool {
-        self.input || self.news
-    }
-}
-
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
@@ -60,13 +53,9 @@ pub enum Outcome {
 /// The state of an open file between two requests.
 #[derive(Debug)]
 enum Body {
-    /// No state.
     Plain,
-    /// The text.
     Seq(HeldText),
-    /// The text of the kernel's file.
     Kernel(KernelText),
-    /// The text of histograms.
     Hist(Counted),
     /// The position of a reader that does not consume records.
     Trace(Box<RecordText>),
@@ -90,11 +79,8 @@ impl Body {
             }
             ReadKind::Snapshot | ReadKind::Trace if access.read => {
                 let snapshot = matches!(entry.read_kind, ReadKind::Snapshot);
-                let paused = !snapshot
-                    && engine
-                        .instances
-                        .get(at.instance)
-                        .is_some_and(|state| state.options.is("pause-on-trace"));
+                let pauses = at.state(engine).is_ok_and(|state| state.options.is("pause-on-trace"));
+                let paused = pauses && !snapshot;
                 if paused {
                     ClientEngine::new(engine, at).execute(HoldCommand::Pause(true))?;
                 }
@@ -128,7 +114,6 @@ struct Counted {
     asked: Seen,
 }
 
-/// An open file.
 pub(crate) struct Open {
     pub(crate) at: At,
     entry: &'static Entry,
@@ -138,11 +123,8 @@ pub(crate) struct Open {
 }
 
 impl Open {
-    /// Opens a file. The position of a reader is set here.
-    ///
-    /// # Errors
-    /// `EACCES` for an open for writing of a file that can be mapped, `ENODEV` if the instance or event is gone,
-    /// `EBUSY` if another reader has the pipe, and errors of emptying the file.
+    /// Opens a file. The position of a reader is set here. `EACCES` for an open for writing of a file that can be
+    /// mapped, `ENODEV` if the instance or event is gone, `EBUSY` if another reader has the pipe.
     pub(crate) fn new(engine: &mut Engine, entry: &'static Entry, at: At, access: Access) -> Result<Self> {
         if let Some(truncates) = entry.truncates.filter(|_| access.write && access.truncate) {
             ClientEngine::new(engine, at).execute(truncates(at)?)?;
@@ -180,18 +162,14 @@ impl Open {
 
     /// The number of the file's table of user events, if it has one.
     pub(crate) fn user_file(&self) -> Option<u64> {
-        match self.body {
-            Body::User(number) => Some(number),
-            _ => None,
-        }
+        let Body::User(number) = self.body else { return None };
+        Some(number)
     }
 
     /// The page that a mapping shows, if the file can be mapped.
     pub(crate) fn page(&self, engine: &Engine) -> Option<Vec<u8>> {
-        match self.entry.read_kind {
-            ReadKind::Page(_, make) => Some(make(engine)),
-            _ => None,
-        }
+        let ReadKind::Page(_, make) = self.entry.read_kind else { return None };
+        Some(make(engine))
     }
 
     /// Whether reads return pages of records.
@@ -201,10 +179,8 @@ impl Open {
 
     /// The name of the kernel's file that must be read for a read at this offset.
     pub(crate) fn kernel_file(&self, offset: u64) -> Option<&'static str> {
-        match &self.body {
-            Body::Kernel(text) if text.is_needed(offset) => Some(self.entry.name),
-            _ => None,
-        }
+        let Body::Kernel(text) = &self.body else { return None };
+        text.is_needed(offset).then_some(self.entry.name)
     }
 
     /// Stores the text of the kernel's file for the next read.
@@ -214,10 +190,7 @@ impl Open {
         }
     }
 
-    /// Reads from the file.
-    ///
-    /// # Errors
-    /// `EINVAL` if the file cannot be read, and errors of making the text.
+    /// Reads from the file; `EINVAL` if it cannot be read.
     pub(crate) fn read(&mut self, engine: &mut Engine, offset: u64, size: usize) -> Result<Outcome> {
         let data = |data| Ok(Outcome::Data(data));
         let waits = |found: Option<Vec<u8>>| Ok(found.map_or(Outcome::Wait, Outcome::Data));
@@ -245,7 +218,7 @@ impl Open {
             }
             (Body::Pipe(pipe), _) => waits(pipe.read(engine, size)),
             (Body::Raw(pages, charge), _) => {
-                let bytes = engine.instances.get(at.instance).map_or(0, |state| state.page().bytes());
+                let bytes = at.state(engine).map_or(0, |state| state.page().bytes());
                 if size < bytes && charge.is_none() {
                     *charge = holder.charge(bytes);
                     if charge.is_none() && holder.payer != 0 {
@@ -296,26 +269,19 @@ impl Open {
         offset: u64,
         begun: Option<Box<Cursor>>,
     ) -> Option<Box<Cursor>> {
-        match &mut self.body {
-            Body::Trace(text) => Some(text.begin((engine, self.at.instance), offset, begun)),
-            _ => None,
-        }
+        let Body::Trace(text) = &mut self.body else { return None };
+        Some(text.begin((engine, self.at.instance), offset, begun))
     }
 
-    /// Reads text of records. If the read needs more time, returns its cursor, with which the caller begins again.
-    ///
-    /// # Errors
-    /// The cursor.
+    /// Reads text of records. The error of a read that needs more time is its cursor, to begin again with.
     pub(crate) fn read_text(
         &mut self,
         context: &LineContext,
         span: TextSpan,
         cursor: Box<Cursor>,
     ) -> std::result::Result<Vec<u8>, Box<Cursor>> {
-        match &mut self.body {
-            Body::Trace(text) => text.read(context, span, cursor),
-            _ => Ok(Vec::new()),
-        }
+        let Body::Trace(text) = &mut self.body else { return Ok(Vec::new()) };
+        text.read(context, span, cursor)
     }
 
     /// The functions behind writes that name user files, if writes do.
@@ -324,10 +290,7 @@ impl Open {
     }
 
     /// Writes to the file and returns how many bytes were taken. `files` are the opened files that the data names
-    /// ([`FileNames::wanted`]).
-    ///
-    /// # Errors
-    /// `EINVAL` if the file cannot be written, and errors of the command.
+    /// ([`FileNames::wanted`]). `EINVAL` if the file cannot be written.
     pub(crate) fn write(
         &mut self,
         engine: &mut Engine,
@@ -383,8 +346,7 @@ impl Open {
         match &self.body {
             // Under the option `block`, a pipe is always ready.
             Body::Pipe(pipe) => {
-                let blocks =
-                    engine.instances.get(self.at.instance).is_some_and(|state| state.options.is("block"));
+                let blocks = self.at.state(engine).is_ok_and(|state| state.options.is("block"));
                 blocks || pipe.is_ready(engine)
             }
             Body::Raw(pages, _) => pages.is_ready(&engine.instances),
@@ -392,7 +354,6 @@ impl Open {
         }
     }
 
-    /// Closes the file.
     pub(crate) fn close(self, engine: &mut Engine) {
         let mut engine = ClientEngine::new(engine, self.at);
         // The instance exists as long as the file is open.
