@@ -84,17 +84,13 @@ pub(super) const HEADER_PAGE: Entry = Entry::read(
     "header_page",
     ReadKind::Once(|engine, at| {
         let data = at.state(engine)?.page().data();
+        // The kernel's `char` is unsigned on all architectures since 6.2.
+        let signed = cfg!(target_arch = "x86_64") && engine.facts.version() < (6, 2);
         let rows = [
             ("u64 timestamp", 0, 8, 0),
             ("local_t commit", 8, 8, 1),
             ("int overwrite", 8, 1, 1),
-            // The kernel's `char` is unsigned on all architectures since 6.2.
-            (
-                "char data",
-                HEAD,
-                data,
-                i32::from(cfg!(target_arch = "x86_64") && engine.facts.version() < (6, 2)),
-            ),
+            ("char data", HEAD, data, i32::from(signed)),
         ];
         let line = |(field, offset, size, signed)| {
             format!("\tfield: {field};\toffset:{offset};\tsize:{size};\tsigned:{signed};\n")

@@ -8,7 +8,6 @@ use crate::{engine::InstanceCommand, lang::ctype};
 /// The bits of a word; commas separate words.
 const WORD: usize = 32;
 
-/// `tracing_cpumask`: the CPUs that are recorded.
 pub(super) const TRACING_CPUMASK: Entry = Entry::write(
     "tracing_cpumask",
     ReadKind::Text(|engine, at| Ok((text(&at.state(engine)?.cpus) + "\n").into_bytes())),

@@ -88,7 +88,6 @@ pub(super) const USER_EVENTS_STATUS: Entry = Entry::read(
 .mode(0o640)
 .top();
 
-/// Defines and deletes dynamic events.
 fn define(engine: &mut ClientEngine<'_>, file: File, text: &[u8], files: &Files) -> Result<usize> {
     engine.take(text, Command::Define { file, text, files })
 }

@@ -19,13 +19,10 @@ use crate::{
 pub(crate) enum Subject {
     /// Only the instance.
     Instance,
-    /// A system of events.
     System(SystemId),
-    /// An event.
     Event(EventId),
-    /// A CPU.
     Cpu(u32),
-    /// An option.
+    /// The number of the option.
     Option(u32),
 }
 
@@ -33,17 +30,13 @@ pub(crate) enum Subject {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct At {
     pub(crate) instance: InstanceId,
-    /// The object in the instance.
     pub(crate) subject: Subject,
     /// The client that opened the file or that writes now.
     pub(crate) client: Client,
 }
 
 impl At {
-    /// The state of the instance.
-    ///
-    /// # Errors
-    /// `ENODEV` if the instance is gone.
+    /// The state of the instance; `ENODEV` if it is gone.
     pub(crate) fn state(self, engine: &Engine) -> Result<&Instance> {
         engine.instances.get(self.instance).ok_or(Errno::NODEV)
     }
@@ -53,52 +46,34 @@ impl At {
         engine.status(self.instance).ok_or(Errno::NODEV)
     }
 
-    /// The event of a file of an event.
-    ///
-    /// # Errors
-    /// `ENODEV` for another file.
+    /// The event of a file of an event; `ENODEV` for another file.
     pub(crate) fn event(self) -> Result<EventId> {
-        match self.subject {
-            Subject::Event(event) => Ok(event),
-            _ => Err(Errno::NODEV),
-        }
+        let Subject::Event(event) = self.subject else { return Err(Errno::NODEV) };
+        Ok(event)
     }
 
-    /// The system of a file of a system.
-    ///
-    /// # Errors
-    /// `ENODEV` for another file.
+    /// The system of a file of a system; `ENODEV` for another file.
     pub(crate) fn system(self) -> Result<SystemId> {
-        match self.subject {
-            Subject::System(system) => Ok(system),
-            _ => Err(Errno::NODEV),
-        }
+        let Subject::System(system) = self.subject else { return Err(Errno::NODEV) };
+        Ok(system)
     }
 
-    /// The option of a file of an option.
-    ///
-    /// # Errors
-    /// `ENODEV` for another file.
+    /// The option of a file of an option; `ENODEV` for another file.
     pub(crate) fn option(self) -> Result<u32> {
-        match self.subject {
-            Subject::Option(option) => Ok(option),
-            _ => Err(Errno::NODEV),
-        }
+        let Subject::Option(option) = self.subject else { return Err(Errno::NODEV) };
+        Ok(option)
     }
 
     /// The CPU, for the files below `per_cpu`.
     pub(crate) fn cpu(self) -> Option<u32> {
-        match self.subject {
-            Subject::Cpu(cpu) => Some(cpu),
-            _ => None,
-        }
+        let Subject::Cpu(cpu) = self.subject else { return None };
+        Some(cpu)
     }
 }
 
 /// The engine as a file sees it that changes something: commands of the file's client change it.
 pub(crate) struct ClientEngine<'a> {
     engine: &'a mut Engine,
-    /// The file.
     pub(crate) at: At,
 }
 
@@ -113,18 +88,12 @@ impl<'a> ClientEngine<'a> {
     }
 
     /// Executes a command on the file's instance.
-    ///
-    /// # Errors
-    /// Those of [`Engine::execute`].
     pub(crate) fn execute<'c>(&mut self, command: impl Into<Command<'c>>) -> Result<Reply> {
         let At { instance, client, .. } = self.at;
         Ok(self.engine.execute(&Request { client, instance, command: command.into() })?)
     }
 
     /// Executes a command that takes all written bytes. Returns their number.
-    ///
-    /// # Errors
-    /// Those of [`Engine::execute`].
     pub(crate) fn take<'c>(&mut self, data: &[u8], command: impl Into<Command<'c>>) -> Result<usize> {
         self.execute(command).map(|_| data.len())
     }
@@ -147,7 +116,6 @@ pub(crate) type MakePage = fn(&Engine) -> Vec<u8>;
 pub(crate) type WriteFn = fn(&mut ClientEngine<'_>, &[u8]) -> Result<usize>;
 /// The command of an open for writing with `O_TRUNC`.
 pub(crate) type TruncateFn = fn(At) -> Result<Command<'static>>;
-/// Executes a close.
 pub(crate) type CloseFn = fn(&mut ClientEngine<'_>);
 
 /// State outside the engine's settings that a text shows.
@@ -204,21 +172,16 @@ pub(crate) enum ReadKind {
 #[derive(Clone, Copy)]
 pub(crate) struct Entry {
     pub(crate) name: &'static str,
-    /// Permissions.
     pub(crate) mode: u16,
     /// Whether only the top instance has it.
     pub(crate) top: bool,
-    /// How it is read.
     pub(crate) read_kind: ReadKind,
     /// What is updated before its text is made.
     pub(crate) updates: Option<Update>,
-    /// Executes a write.
     pub(crate) write: Option<WriteFn>,
     /// Executes a write, in a file whose writes name user files.
     pub(crate) names: Option<FileNames>,
-    /// The command of an open for writing with `O_TRUNC`.
     pub(crate) truncates: Option<TruncateFn>,
-    /// Executes a close.
     pub(crate) closes: Option<CloseFn>,
     /// The kind of marks that writes make, if they make marks.
     pub(crate) marks: Option<Mark>,
@@ -246,27 +209,22 @@ impl Entry {
         Self { top: true, ..self }
     }
 
-    /// Sets the permissions.
     pub(crate) const fn mode(self, mode: u16) -> Self {
         Self { mode, ..self }
     }
 
-    /// Sets what is updated before its text is made.
     pub(crate) const fn updates(self, updates: Update) -> Self {
         Self { updates: Some(updates), ..self }
     }
 
-    /// Sets the effect of an open with `O_TRUNC`.
     pub(crate) const fn truncates(self, truncates: TruncateFn) -> Self {
         Self { truncates: Some(truncates), ..self }
     }
 
-    /// Sets the kind of marks that writes make.
     pub(crate) const fn marks(self, mark: Mark) -> Self {
         Self { marks: Some(mark), ..self }
     }
 
-    /// Sets the effect of a close.
     pub(crate) const fn closes(self, closes: CloseFn) -> Self {
         Self { closes: Some(closes), ..self }
     }
@@ -274,9 +232,5 @@ impl Entry {
 
 /// Formats each value as a line.
 pub(crate) fn lines<T: std::fmt::Display>(all: impl IntoIterator<Item = T>) -> Vec<u8> {
-    let mut text = Vec::new();
-    for one in all {
-        text.extend(format!("{one}\n").bytes());
-    }
-    text
+    all.into_iter().flat_map(|one| format!("{one}\n").into_bytes()).collect()
 }

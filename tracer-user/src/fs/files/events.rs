@@ -116,22 +116,21 @@ pub(super) const SYNTH_EVENT_TRACE: Entry =
 /// Shows whether the events of a system are enabled, or all events if `system` is `None`: all (`1`), none (`0`), some
 /// (`X`), or `?` if there are no events.
 fn show_enabled(engine: &Engine, at: At, system: Option<SystemId>) -> Result<Vec<u8>> {
-    let state = at.state(engine)?;
+    let (state, events) = (at.state(engine)?, engine.registry.events());
     let (mut on, mut off) = (false, false);
-    for event in engine.registry.events().ordinary() {
-        let belongs =
-            engine.registry.events().get(event).is_some_and(|known| system.is_none_or(|s| s == known.system));
-        if belongs {
+    for event in events.ordinary() {
+        if events.get(event).is_some_and(|known| system.is_none_or(|system| system == known.system)) {
             let enabled = state.is_enabled(event);
             (on, off) = (on || enabled, off || !enabled);
         }
     }
-    Ok(match (on, off) {
-        (true, true) => b"X\n".to_vec(),
-        (true, false) => b"1\n".to_vec(),
-        (false, true) => b"0\n".to_vec(),
-        (false, false) => b"?\n".to_vec(),
-    })
+    let text = match (on, off) {
+        (true, true) => b"X\n",
+        (true, false) => b"1\n",
+        (false, true) => b"0\n",
+        (false, false) => b"?\n",
+    };
+    Ok(text.to_vec())
 }
 
 /// Enables or disables the events of a system, or all events if `system` is `None`.
@@ -142,10 +141,7 @@ fn enable(engine: &mut ClientEngine<'_>, system: Option<SystemId>, data: &[u8]) 
         return Err(Errno::INVAL);
     }
     let events = engine.view().registry.events().clone();
-    let name = match system {
-        Some(system) => Some(events.system(system).ok_or(Errno::NODEV)?.name.as_str()),
-        None => None,
-    };
-    let which = Selector::system(name);
+    let system = system.map(|system| events.system(system).ok_or(Errno::NODEV)).transpose()?;
+    let which = Selector::system(system.map(|system| system.name.as_str()));
     engine.take(data, InstanceCommand::Events { which, on: value == 1 })
 }

@@ -64,17 +64,9 @@ pub(super) const EVENTS: &[Entry] = &[events::ALL_ENABLE, buffers::HEADER_PAGE, 
 pub(super) const SYSTEM: &[Entry] = &[events::SYSTEM_ENABLE, events::SYSTEM_FILTER];
 
 /// The files of `events/SYSTEM/EVENT`.
-pub(super) const EVENT: &[Entry] = &[
-    events::ENABLE,
-    events::FILTER,
-    events::FORMAT,
-    events::HIST,
-    events::ID,
-    events::INJECT,
-    events::TRIGGER,
-];
+pub(super) const EVENT: &[Entry] = SYNTHETIC_EVENT.split_at(SYNTHETIC_EVENT.len() - 1).0;
 
-/// The files of a synthetic event.
+/// The files of a synthetic event: one more, at the end.
 pub(super) const SYNTHETIC_EVENT: &[Entry] = &[
     events::ENABLE,
     events::FILTER,

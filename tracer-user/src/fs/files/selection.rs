@@ -13,13 +13,8 @@ use crate::engine::{
 pub(super) const AVAILABLE_EVENTS: Entry = Entry::read(
     "available_events",
     ReadKind::Seq(|engine, _| {
-        Ok(engine
-            .registry
-            .events()
-            .ordinary()
-            .map(|event| engine.registry.events().full_name(event) + "\n")
-            .collect::<String>()
-            .into())
+        let events = engine.registry.events();
+        Ok(lines(events.ordinary().map(|event| events.full_name(event))))
     }),
 )
 .top();
@@ -29,10 +24,9 @@ pub(super) const AVAILABLE_EVENTS: Entry = Entry::read(
 pub(super) const SET_EVENT: Entry = Entry::write(
     "set_event",
     ReadKind::Seq(|engine, at| {
-        let state = at.state(engine)?;
-        let on = engine.registry.events().ordinary().filter(|event| state.is_enabled(*event));
-        let on = on.map(|event| engine.registry.events().full_name(event));
-        Ok(on.chain(state.awaited()).map(|name| name + "\n").collect::<String>().into())
+        let (state, events) = (at.state(engine)?, engine.registry.events());
+        let on = events.ordinary().filter(|event| state.is_enabled(*event));
+        Ok(lines(on.map(|event| events.full_name(event)).chain(state.awaited())))
     }),
     |engine, data| {
         if data.is_empty() {
@@ -71,7 +65,6 @@ fn show_pids(engine: &Engine, at: At, list: List) -> Result<Vec<u8>> {
     Ok(lines(at.state(engine)?.pids(list)))
 }
 
-/// Adds the threads of a write to a list.
 fn add_pids(engine: &mut ClientEngine<'_>, list: List, text: &[u8]) -> Result<usize> {
     engine.take(text, InstanceCommand::AddPids { list, text })
 }

@@ -34,9 +34,7 @@ pub(super) const TRACE_CLOCK: Entry = Entry::write(
         if data.len() >= 64 {
             return Err(Errno::INVAL);
         }
-        let name = ctype::trim_end(data);
-        let name = ctype::trim_start(name);
-        engine.take(data, InstanceCommand::Clock(name))
+        engine.take(data, InstanceCommand::Clock(ctype::trim_start(ctype::trim_end(data))))
     },
 );
 

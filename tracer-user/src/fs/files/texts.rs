@@ -31,7 +31,6 @@ pub(super) const AVAILABLE_FILTER_FUNCTIONS: Entry = Entry::read(
 )
 .top();
 
-/// `README`: a summary of the files.
 pub(super) const README: Entry =
     Entry::read("README", ReadKind::Text(|_, _| Ok(README_TEXT.as_bytes().to_vec()))).top();
 

@@ -56,7 +56,6 @@ impl<M: Borrow<Engine>> Tree<M> {
         self.files.since
     }
 
-    /// The open files.
     pub(crate) fn files(&self) -> &FileTable {
         &self.files
     }
@@ -178,7 +177,6 @@ impl<M: Borrow<Engine>> Tree<M> {
         self.files.look(handle, |open| open.page(engine)).flatten()
     }
 
-    /// The instance of an open file.
     pub(crate) fn instance_of(&self, handle: u64) -> Option<InstanceId> {
         self.files.look(handle, |open| open.at.instance)
     }
@@ -265,10 +263,7 @@ impl<M: BorrowMut<Engine>> Tree<M> {
 
     /// Takes an open file out whose reads make text of records, with the context of the text and the cursor of a read at
     /// an offset. `begun` is the cursor of a read that needs more time. The caller puts the file back
-    /// ([`FileTable::put_back`]). `None` for other files.
-    ///
-    /// # Errors
-    /// As [`Tree::read`].
+    /// ([`FileTable::put_back`]). `None` for other files. Errors are those of [`Tree::read`].
     pub(crate) fn begin_text(
         &mut self,
         handle: u64,
@@ -289,8 +284,7 @@ impl<M: BorrowMut<Engine>> Tree<M> {
 
     /// Collects the records of an open file's instance for a short time. Returns whether all were collected.
     pub(crate) fn settle(&mut self, handle: u64) -> bool {
-        let Some(instance) = self.files.look(handle, |open| open.at.instance) else { return true };
-        self.engine().collect_some(instance)
+        self.instance_of(handle).is_none_or(|instance| self.engine().collect_some(instance))
     }
 
     /// Collects the records of an instance before one of its files is opened, if the file shows the records that

@@ -33,11 +33,9 @@ pub(crate) enum Dir {
     Instances,
 }
 
-/// A file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
     pub(crate) instance: InstanceId,
-    /// The directory.
     pub(crate) dir: Dir,
     /// The position in the directory's table, or the number of the option in `options`, from 1; 0 for the directory
     /// itself.
@@ -50,7 +48,6 @@ pub(crate) const ROOT: u64 = 1;
 pub(crate) const NUMBER_BITS: u32 = 53;
 
 impl Node {
-    /// The node of a directory.
     pub(crate) fn dir(instance: InstanceId, dir: Dir) -> Self {
         Self { instance, dir, entry: 0 }
     }
@@ -92,22 +89,19 @@ impl Node {
         self.entry == 0
     }
 
-    /// The table of a directory's files.
     fn table(dir: Dir, engine: &Engine) -> &'static [Entry] {
+        let events = engine.registry.events();
         match dir {
             Dir::Instance => TOP,
             Dir::Events => EVENTS,
-            Dir::System(system) if engine.registry.events().is_special(system) => &[],
+            Dir::System(system) if events.is_special(system) => &[],
             Dir::System(_) => SYSTEM,
-            Dir::Event(event) => {
-                match engine.registry.events().get(event) {
-                    Some(event) if engine.registry.events().is_special(event.system) => {
-                        if event.name == "print" { PRINT_EVENT } else { SPECIAL_EVENT }
-                    }
-                    Some(_) if engine.registry.synthetic().contains(event) => SYNTHETIC_EVENT,
-                    _ => EVENT,
-                }
-            }
+            Dir::Event(event) => match events.get(event) {
+                Some(event) if events.is_special(event.system) && event.name == "print" => PRINT_EVENT,
+                Some(event) if events.is_special(event.system) => SPECIAL_EVENT,
+                Some(_) if engine.registry.synthetic().contains(event) => SYNTHETIC_EVENT,
+                _ => EVENT,
+            },
             Dir::Cpu(_) => CPU,
             Dir::PerCpu | Dir::Options | Dir::Instances => &[],
         }
@@ -121,7 +115,6 @@ impl Node {
         Self::table(self.dir, engine).get((self.entry as usize).checked_sub(1)?)
     }
 
-    /// The parent of a directory.
     pub(crate) fn parent(self, engine: &Engine) -> Self {
         let dir = match self.dir {
             Dir::Instance if self.instance == InstanceId::TOP => Dir::Instance,
@@ -141,88 +134,73 @@ impl Node {
         let state = engine.instances.get(self.instance)?;
         let top = self.instance == InstanceId::TOP;
         let dir = |dir| Self::dir(self.instance, dir);
+        let (table, events) = (Self::table(self.dir, engine), engine.registry.events());
         let mut found: Vec<(String, Self)> = (1..)
-            .zip(Self::table(self.dir, engine))
+            .zip(table)
             .filter(|(_, entry)| top || !entry.top)
             .map(|(index, entry)| (entry.name.to_owned(), Self { entry: index, ..self }))
             .collect();
         match self.dir {
             Dir::Instance => {
-                found.push(("events".to_owned(), dir(Dir::Events)));
-                found.push(("per_cpu".to_owned(), dir(Dir::PerCpu)));
-                found.push(("options".to_owned(), dir(Dir::Options)));
-                if top {
-                    found.push(("instances".to_owned(), dir(Dir::Instances)));
-                }
+                let dirs = [("events", Dir::Events), ("per_cpu", Dir::PerCpu), ("options", Dir::Options)];
+                let instances = top.then_some(("instances", Dir::Instances));
+                found.extend(dirs.into_iter().chain(instances).map(|(name, of)| (name.to_owned(), dir(of))));
             }
             Dir::Events => {
-                let own = found.len();
-                for (id, system) in engine.registry.events().systems() {
-                    if !found.iter().take(own).any(|(file, _)| *file == system.name) {
+                for (id, system) in events.systems() {
+                    if !table.iter().any(|file| file.name == system.name) {
                         found.push((system.name.clone(), dir(Dir::System(id))));
                     }
                 }
             }
             Dir::System(system) => {
-                let own = found.len();
-                for event in &engine.registry.events().system(system)?.events {
-                    let name = &engine.registry.events().get(*event)?.name;
-                    if !found.iter().take(own).any(|(file, _)| file == name) {
+                for event in &events.system(system)?.events {
+                    let name = &events.get(*event)?.name;
+                    if !table.iter().any(|file| file.name == name) {
                         found.push((name.clone(), dir(Dir::Event(*event))));
                     }
                 }
             }
             Dir::PerCpu => {
-                found.extend(
-                    state.buffer.select(None).map(|(cpu, _)| (format!("cpu{cpu}"), dir(Dir::Cpu(cpu)))),
-                );
+                let cpus = state.buffer.select(None);
+                found.extend(cpus.map(|(cpu, _)| (format!("cpu{cpu}"), dir(Dir::Cpu(cpu)))));
             }
             Dir::Options => found.extend(state.options.files().filter_map(|option| {
                 Some((state.options.name(option)?.to_owned(), Self { entry: option + 1, ..self }))
             })),
             Dir::Instances => {
-                found.extend(
-                    engine.instances.below().map(|(n, name)| (name.to_owned(), Self::dir(n, Dir::Instance))),
-                );
+                let below = engine.instances.below();
+                found.extend(below.map(|(id, name)| (name.to_owned(), Self::dir(id, Dir::Instance))));
             }
             Dir::Event(_) | Dir::Cpu(_) => {}
         }
         Some(found)
     }
 
-    /// Finds a name in a directory.
     pub(crate) fn child(self, name: &str, engine: &Engine) -> Option<Self> {
         if !self.is_dir() {
             return None;
         }
+        engine.instances.get(self.instance)?;
         // Files come first: an event or system of the same name does not hide them.
         let own = (1..).zip(Self::table(self.dir, engine)).find(|(_, entry)| entry.name == name);
         if let Some((index, entry)) = own
             && (!entry.top || self.instance == InstanceId::TOP)
         {
-            engine.instances.get(self.instance)?;
             return Some(Self { entry: index, ..self });
         }
         // These directories can be large, so a name is found without a list of all.
-        match self.dir {
-            Dir::Events => {
-                if let Some(system) = engine.registry.events().find_system(name) {
-                    engine.instances.get(self.instance)?;
-                    return Some(Self::dir(self.instance, Dir::System(system)));
-                }
-            }
-            Dir::System(system) => {
-                if let Some(event) = engine.registry.events().find(system, name) {
-                    engine.instances.get(self.instance)?;
-                    return Some(Self::dir(self.instance, Dir::Event(event)));
-                }
-            }
-            _ => {}
+        let large = match self.dir {
+            Dir::Events => engine.registry.events().find_system(name).map(Dir::System),
+            Dir::System(system) => engine.registry.events().find(system, name).map(Dir::Event),
+            _ => None,
+        };
+        if let Some(dir) = large {
+            return Some(Self::dir(self.instance, dir));
         }
         self.children(engine)?.into_iter().find(|(known, _)| known == name).map(|(_, node)| node)
     }
 
-    /// Whether the file or directory exists.
     pub(crate) fn exists(self, engine: &Engine) -> bool {
         let Some(state) = engine.instances.get(self.instance) else { return false };
         let here = match self.dir {
