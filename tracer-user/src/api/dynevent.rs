@@ -267,10 +267,7 @@ mod tests {
         assert_eq!((cmd.text(), ran.get()), ("1234567", 1));
         let mut none = quiet(0);
         assert_eq!(dynevent_str_add(&mut none, ""), Err(Errno::TOOBIG));
-    }
-
-    #[test]
-    fn a_bound_of_eight_refuses_eight_bytes_at_once() {
+        // Eight bytes at once.
         let mut cmd = quiet(8);
         assert_eq!(dynevent_str_add(&mut cmd, "12345678"), Err(Errno::TOOBIG));
         assert_eq!(dynevent_str_add(&mut cmd, "1"), Err(Errno::TOOBIG));

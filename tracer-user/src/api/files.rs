@@ -32,10 +32,7 @@ pub(super) struct OpenEvent {
 }
 
 impl OpenEvent {
-    /// Whether it is enabled, and no trigger has disabled it.
-    ///
-    /// # Errors
-    /// `ENODEV` if it was deleted.
+    /// Whether it is enabled, and no trigger has disabled it; `ENODEV` if it was deleted.
     pub(super) fn is_on(&self) -> Result<bool, Errno> {
         let mut state = [0];
         self.enable.read_exact_at(&mut state, 0).map_err(|error| errno(&error))?;
@@ -43,35 +40,23 @@ impl OpenEvent {
     }
 
     /// Whether its instance records at the moment.
-    ///
-    /// # Errors
-    /// The error of reading `tracing_on`.
     pub(super) fn is_recording(&self) -> Result<bool, Errno> {
         // The event's directory is INSTANCE/events/SYSTEM/EVENT.
         let instance = self.dir.ancestors().nth(3).ok_or(Errno::INVAL)?;
-        let state = std::fs::read(instance.join("tracing_on"))
-            .map_err(|error| not_found_as_no_device(errno(&error)))?;
-        Ok(state.starts_with(b"1"))
+        Ok(read(&instance.join("tracing_on"))?.starts_with('1'))
     }
 
-    /// The fields of a synthetic event.
-    ///
-    /// # Errors
-    /// `EINVAL` for an event that is not synthetic, `ENODEV` if it was deleted.
+    /// The fields of a synthetic event; `EINVAL` for an event that is not synthetic, `ENODEV` if it was deleted.
     pub(super) fn fields(&self) -> Result<Vec<SynthField>, Errno> {
         if self.values.is_none() {
             return Err(Errno::INVAL);
         }
-        let text = std::fs::read_to_string(self.dir.join("format"))
-            .map_err(|error| not_found_as_no_device(errno(&error)))?;
+        let text = read(&self.dir.join("format"))?;
         Format::parse(SYSTEM, &text).map(|format| fields(&format)).map_err(|_| Errno::IO)
     }
 
-    /// Emits a synthetic event, if it is enabled.
-    ///
-    /// # Errors
-    /// `EINVAL` for an event that is not synthetic, for values that do not match its fields, and while the instance
-    /// does not record; `ENODEV` if it was deleted.
+    /// Emits a synthetic event, if it is enabled. `EINVAL` for an event that is not synthetic, for values that do not
+    /// match its fields, and while the instance does not record; `ENODEV` if it was deleted.
     pub(super) fn emit(&self, values: &[Value<'_>]) -> Result<(), Errno> {
         let mut file = self.values.as_ref().ok_or(Errno::INVAL)?;
         let mut bytes = Vec::new();
@@ -87,9 +72,12 @@ impl OpenEvent {
     }
 }
 
-/// The error of accessing an event, with `ENOENT` replaced by `ENODEV`.
-fn not_found_as_no_device(errno: Errno) -> Errno {
-    if errno == Errno::NOENT { Errno::NODEV } else { errno }
+/// Reads a file of an event; `ENODEV` if it does not exist.
+fn read(file: &Path) -> Result<String, Errno> {
+    std::fs::read_to_string(file).map_err(|error| match errno(&error) {
+        Errno::NOENT => Errno::NODEV,
+        other => other,
+    })
 }
 
 fn errno(error: &std::io::Error) -> Errno {
@@ -123,9 +111,6 @@ impl Files {
     }
 
     /// Runs a finished command of a kind.
-    ///
-    /// # Errors
-    /// The kernel's errors for that command.
     pub(super) fn run(&self, kind: DyneventType, command: &str) -> Result<(), Errno> {
         let file = match kind {
             DyneventType::Synth => "synthetic_events",
@@ -134,10 +119,8 @@ impl Files {
         append(&self.root.join(file), &line(command)?)
     }
 
-    /// Opens an event of an instance; `None` names the top instance.
-    ///
-    /// # Errors
-    /// `ENOENT` if the instance does not exist, `EINVAL` if the event does not exist.
+    /// Opens an event of an instance; `None` names the top instance. `ENOENT` if the instance does not exist,
+    /// `EINVAL` if the event does not exist.
     pub(super) fn open(&self, instance: Option<&str>, system: &str, event: &str) -> Result<OpenEvent, Errno> {
         let names = component(system).zip(component(event)).ok_or(Errno::INVAL)?;
         let dir = self.instance(instance)?.join("events").join(names.0).join(names.1);
@@ -153,10 +136,8 @@ impl Files {
         Ok(OpenEvent { dir, enable, values })
     }
 
-    /// Enables or disables events of an instance. Names match literally; `None` matches all.
-    ///
-    /// # Errors
-    /// `ENOENT` if the instance does not exist, `EINVAL` if no event matches.
+    /// Enables or disables events of an instance. Names match literally; `None` matches all. `ENOENT` if the instance
+    /// does not exist, `EINVAL` if no event matches.
     pub(super) fn set_events(
         &self,
         instance: Option<&str>,
@@ -176,24 +157,20 @@ impl Files {
 /// The kind of value of a synthetic event's field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FieldKind {
-    /// A number.
     Number,
     /// A text of fixed length.
     Text,
     /// A text of variable length.
     DynText,
-    /// A stack of addresses.
     Stack,
 }
 
-/// A field of a synthetic event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SynthField {
     pub(super) name: String,
     pub(super) kind: FieldKind,
 }
 
-/// The fields of a format.
 fn fields(format: &Format) -> Vec<SynthField> {
     let kind = |field: &Field| match field.class {
         FieldClass::StaticString => FieldKind::Text,

@@ -16,8 +16,8 @@ use rustix::io::Errno;
 
 use super::{
     dynevent::{
-        DyneventCmd, DyneventType, dynevent_arg_add, dynevent_arg_init, dynevent_cmd_init, dynevent_create,
-        dynevent_str_add,
+        DyneventArg, DyneventCmd, DyneventType, dynevent_arg_add, dynevent_arg_init, dynevent_cmd_init,
+        dynevent_create, dynevent_str_add,
     },
     files::Files,
 };
@@ -65,9 +65,7 @@ fn start(cmd: &mut DyneventCmd<'_>, kind: char, name: &str, loc: &str, fields: &
         return Err(Errno::INVAL);
     }
     dynevent_str_add(cmd, &format!("{kind}:kprobes/{name}"))?;
-    let mut arg = dynevent_arg_init('\0');
-    arg.str = loc;
-    dynevent_arg_add(cmd, &arg, None)?;
+    dynevent_arg_add(cmd, &DyneventArg { str: loc, ..dynevent_arg_init('\0') }, None)?;
     kprobe_event_add_fields(cmd, fields)
 }
 
@@ -77,13 +75,10 @@ fn start(cmd: &mut DyneventCmd<'_>, kind: char, name: &str, loc: &str, fields: &
 /// As for [`kprobe_event_gen_cmd_start`].
 pub fn kprobe_event_add_fields(cmd: &mut DyneventCmd<'_>, fields: &[&str]) -> Result<(), Errno> {
     cmd.is_for(DyneventType::Kprobe)?;
-    let mut arg = dynevent_arg_init('\0');
-    for field in fields {
+    fields.iter().try_for_each(|field| {
         cmd.one_more_of(MAX_TRACE_ARGS)?;
-        arg.str = field;
-        dynevent_arg_add(cmd, &arg, None)?;
-    }
-    Ok(())
+        dynevent_arg_add(cmd, &DyneventArg { str: field, ..dynevent_arg_init('\0') }, None)
+    })
 }
 
 /// Adds one field.

@@ -21,7 +21,7 @@ use rustix::io::Errno;
 
 use super::{
     dynevent::{
-        DyneventArgPair, DyneventCmd, DyneventType, MAX_DYNEVENT_CMD_LEN, dynevent_arg_add,
+        DyneventArg, DyneventArgPair, DyneventCmd, DyneventType, MAX_DYNEVENT_CMD_LEN, dynevent_arg_add,
         dynevent_arg_init, dynevent_arg_pair_add, dynevent_arg_pair_init, dynevent_cmd_init, dynevent_create,
     },
     files::Files,
@@ -65,9 +65,7 @@ pub fn synth_event_gen_cmd_array_start(
     if fields.len() > SYNTH_FIELDS_MAX {
         return Err(Errno::INVAL);
     }
-    let mut arg = dynevent_arg_init('\0');
-    arg.str = name;
-    dynevent_arg_add(cmd, &arg, None)?;
+    dynevent_arg_add(cmd, &DyneventArg { str: name, ..dynevent_arg_init('\0') }, None)?;
     synth_event_add_fields(cmd, fields)
 }
 
@@ -86,8 +84,7 @@ pub fn synth_event_add_field(cmd: &mut DyneventCmd<'_>, ty: &str, name: &str) ->
     if ty.is_empty() || name.is_empty() {
         return Err(Errno::INVAL);
     }
-    let mut pair = dynevent_arg_pair_init('\0', ';');
-    (pair.lhs, pair.rhs) = (ty, name);
+    let pair = DyneventArgPair { lhs: ty, rhs: name, ..dynevent_arg_pair_init('\0', ';') };
     dynevent_arg_pair_add(cmd, &pair, Some(check_type))?;
     cmd.one_more_of(SYNTH_FIELDS_MAX)
 }
@@ -101,9 +98,7 @@ pub fn synth_event_add_field_str(cmd: &mut DyneventCmd<'_>, type_name: &str) -> 
     if type_name.is_empty() {
         return Err(Errno::INVAL);
     }
-    let mut arg = dynevent_arg_init(';');
-    arg.str = type_name;
-    dynevent_arg_add(cmd, &arg, None)?;
+    dynevent_arg_add(cmd, &DyneventArg { str: type_name, ..dynevent_arg_init(';') }, None)?;
     cmd.one_more_of(SYNTH_FIELDS_MAX)
 }
 

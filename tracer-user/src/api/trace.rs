@@ -49,7 +49,6 @@ pub fn synth_event_trace_array(file: &TraceEventFile<'_>, vals: &[Value<'_>]) ->
     synth_event_trace(file, vals)
 }
 
-/// A value that was added to an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum AddedValue {
     Number(u64),
@@ -68,11 +67,10 @@ enum AddOrder {
 #[derive(Debug)]
 pub struct SynthEventTraceState<'a> {
     file: &'a TraceEventFile<'a>,
-    /// `None` if the event was disabled at the start.
+    /// `None` if the event was disabled at the start, and after the end.
     fields: Option<Vec<(SynthField, AddedValue)>>,
     next: usize,
     adds: Option<AddOrder>,
-    ended: bool,
 }
 
 /// Begins to emit an event.
@@ -81,7 +79,7 @@ pub struct SynthEventTraceState<'a> {
 /// `ENOTSUPP` for an event with a field of variable length; `EINVAL` for an event that is not synthetic, and while
 /// nothing is recorded; `ENODEV` if it was deleted.
 pub fn synth_event_trace_start<'a>(file: &'a TraceEventFile<'a>) -> Result<SynthEventTraceState<'a>, Errno> {
-    let mut state = SynthEventTraceState { file, fields: None, next: 0, adds: None, ended: true };
+    let mut state = SynthEventTraceState { file, fields: None, next: 0, adds: None };
     if file.opened.is_on()? {
         let fields = file.opened.fields()?;
         if fields.iter().any(|field| matches!(field.kind, FieldKind::DynText | FieldKind::Stack)) {
@@ -96,7 +94,6 @@ pub fn synth_event_trace_start<'a>(file: &'a TraceEventFile<'a>) -> Result<Synth
         };
         state.fields = Some(fields.into_iter().map(empty).collect());
     }
-    state.ended = false;
     Ok(state)
 }
 
@@ -124,10 +121,7 @@ impl SynthEventTraceState<'_> {
     }
 
     fn end(&mut self) -> Result<(), Errno> {
-        if std::mem::replace(&mut self.ended, true) {
-            return Ok(());
-        }
-        let Some(fields) = &self.fields else { return Ok(()) };
+        let Some(fields) = self.fields.take() else { return Ok(()) };
         let values = fields.iter().map(|(_, given)| match given {
             AddedValue::Number(number) => Value::Number(*number),
             AddedValue::Text(text) => Value::Text(text),

@@ -36,7 +36,7 @@ use crate::{
     lang::{
         define::File,
         facts::Files,
-        hist::{Refusal, TriggerId},
+        hist::{Refusal, Trigger, TriggerId},
     },
     render::hist::json,
 };
@@ -111,19 +111,14 @@ impl HistogramsBuilder {
         // No record is shown, so the names of threads are not followed.
         let mut engine = Engine::with_options(facts, AttachOptions { without_names: true, ..options })?;
         let files = Files::at_once();
-        let synthetic_lines = synthetic.iter().map(|line| {
+        let synthetic_lines = synthetic.iter().map(|line| (line, line.starts_with("s:")));
+        for (line, is_dynamic) in synthetic_lines.chain(probes.iter().map(|line| (line, true))) {
             let text = line.as_bytes();
-            let command = match line.strip_prefix("s:") {
-                Some(_) => Command::Define { file: File::Dynamic, text, files: &files },
-                None => Command::DefineSynthetic(text),
+            let command = if is_dynamic {
+                Command::Define { file: File::Dynamic, text, files: &files }
+            } else {
+                Command::DefineSynthetic(text)
             };
-            (line, command)
-        });
-        let probe_lines = probes.iter().map(|line| {
-            let text = line.as_bytes();
-            (line, Command::Define { file: File::Dynamic, text, files: &files })
-        });
-        for (line, command) in synthetic_lines.chain(probe_lines) {
             let request = Request::own(InstanceId::TOP, command);
             engine.execute(&request).map_err(|error| Cause::NotDefined(line.clone(), error))?;
         }
@@ -160,8 +155,10 @@ impl Histograms {
 
     /// The histograms to show. Without `all`, histograms that only serve others, by variables or synthetic events,
     /// are left out.
-    fn of_interest(&self, all: bool) -> impl Iterator<Item = TriggerId> + '_ {
-        self.given.iter().copied().filter(move |id| all || !self.engine.histograms.serves(*id))
+    fn of_interest(&self, all: bool) -> impl Iterator<Item = (TriggerId, &Trigger)> {
+        let histograms = &self.engine.histograms;
+        let given = self.given.iter().filter(move |id| all || !histograms.serves(**id));
+        given.filter_map(|id| Some((*id, histograms.trigger(*id)?)))
     }
 
     /// Reads the facts that need privileges. A process that drops its privileges while histograms count calls this
@@ -195,8 +192,7 @@ impl Histograms {
         // Takes requested snapshots, and empties the rings.
         self.engine.collect(InstanceId::TOP);
         let mut text = Vec::new();
-        for id in self.of_interest(all) {
-            let Some(trigger) = self.engine.histograms.trigger(id) else { continue };
+        for (id, trigger) in self.of_interest(all) {
             if !text.is_empty() {
                 text.push(b'\n');
             }
@@ -215,8 +211,7 @@ impl Histograms {
     pub fn json(&mut self, all: bool) -> Result<Vec<u8>, HistError> {
         self.engine.collect(InstanceId::TOP);
         let mut text = String::new();
-        for id in self.of_interest(all) {
-            let Some(trigger) = self.engine.histograms.trigger(id) else { continue };
+        for (id, trigger) in self.of_interest(all) {
             let (table, env) = looked_up(trigger, self.contents(id)?, &self.engine.facts);
             text.extend([json::object(trigger, &table, &env).to_string(), "\n".to_owned()]);
         }

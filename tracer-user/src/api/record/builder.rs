@@ -190,7 +190,6 @@ fn held(command: Command) -> Result<HeldCommand, RecordError> {
     Ok(HeldCommand::start(command, move || Ok(id.get()?)).map_err(Cause::Command)?)
 }
 
-/// The threads of a process.
 fn threads_of(pid: u32) -> Result<Vec<u32>, RecordError> {
     let failed = |error| Cause::NoProcess(pid, error);
     let mut threads = Vec::new();

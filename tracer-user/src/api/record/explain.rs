@@ -42,7 +42,6 @@ impl SelectedRecording {
     }
 }
 
-/// Text made of lines.
 struct Text<'a>(&'a mut String);
 
 impl Text<'_> {
@@ -51,7 +50,6 @@ impl Text<'_> {
     }
 }
 
-/// Explains an event of the kernel.
 fn tracepoint(
     out: &mut Text<'_>,
     event: &SelectedEvent<'_>,

@@ -72,7 +72,6 @@ pub struct Recording {
     summary: Option<Summary>,
 }
 
-/// The command of a recording.
 #[derive(Debug)]
 enum TracedCommand {
     /// It waits for the start of the recording.
@@ -273,7 +272,6 @@ impl Recording {
         result
     }
 
-    /// How the command ended, once it has.
     fn command_status(&mut self) -> std::io::Result<Option<ExitStatus>> {
         if let (None, Some(TracedCommand::Running(child))) = (self.status, &mut self.command) {
             self.status = child.try_wait()?;
