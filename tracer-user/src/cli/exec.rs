@@ -39,7 +39,6 @@ pub(super) fn run(args: &ExecArgs) -> anyhow::Result<ExitCode> {
     Ok(cannot_run(program, &error))
 }
 
-/// Mounts the mirror where tools look for tracefs.
 fn mount_mirror(args: &ExecArgs) -> anyhow::Result<()> {
     ensure!(Path::new(TRACEFS).is_dir(), "there is no {TRACEFS} to mount at");
     // Some tools look for tracefs in the list of mounts, and mount it over the mirror if they do not find it. So
@@ -56,12 +55,12 @@ fn mount_mirror(args: &ExecArgs) -> anyhow::Result<()> {
         mount.extend(args.serving.arguments());
         background::start(mount)?;
     }
-    if !Path::new(BELOW_DEBUGFS).is_dir() {
-        // Not every kernel has debugfs, and most tools do not need it.
-        if let Err(error) = mount("debugfs", DEBUGFS, "debugfs", MountFlags::empty(), None) {
-            tracing::info!("no debugfs at {DEBUGFS}: {error}");
-            return Ok(());
-        }
+    // Not every kernel has debugfs, and most tools do not need it.
+    if !Path::new(BELOW_DEBUGFS).is_dir()
+        && let Err(error) = mount("debugfs", DEBUGFS, "debugfs", MountFlags::empty(), None)
+    {
+        tracing::info!("no debugfs at {DEBUGFS}: {error}");
+        return Ok(());
     }
     mount_bind(TRACEFS, BELOW_DEBUGFS).with_context(|| format!("{TRACEFS} at {BELOW_DEBUGFS}"))
 }

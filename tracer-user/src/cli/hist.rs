@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::{IsTerminal, Write},
+    path::PathBuf,
     process::{Command, ExitCode},
     sync::{
         Arc,
@@ -35,12 +36,10 @@ pub(super) fn run(args: &HistArgs) -> anyhow::Result<ExitCode> {
     let mut histograms = start(args)?;
     let ready = args.ready_fd.map(|fd| File::options().write(true).open(format!("/proc/self/fd/{fd}")));
     // The command needs the caller's privileges, so it starts before they are dropped.
-    let mut child = match args.command.split_first() {
-        Some((program, rest)) => {
-            Some(Command::new(program).args(rest).spawn().with_context(|| program.display().to_string())?)
-        }
-        None => None,
+    let spawn = |(program, rest): (&PathBuf, &[PathBuf])| {
+        Command::new(program).args(rest).spawn().with_context(|| program.display().to_string())
     };
+    let mut child = args.command.split_first().map(spawn).transpose()?;
     histograms.prepare();
     confine::confine(Role::Histogram);
     if let Some(ready) = ready {

@@ -38,7 +38,6 @@ pub(super) fn run(args: &ListArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An event as JSON.
 fn describe(format: &Format) -> serde_json::Value {
     let fields: Vec<_> = format
         .common

@@ -14,7 +14,6 @@ const SYSTEM: &str = "/dev/log";
 /// Facility `daemon`, severity `warning`.
 const PRIORITY: u32 = 3 << 3 | 4;
 
-/// Destination of messages.
 #[derive(Debug)]
 enum Target {
     Stderr,

@@ -51,20 +51,19 @@ pub fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi).with_writer(|| log::Log).init();
     let is_daemon = matches!(&args.command, Command::Mount(_));
     let explains = matches!(&args.command, Command::Explain(_));
+    let success = |()| ExitCode::SUCCESS;
     let result = match args.command {
         Command::Record(args) => record::run(&args),
         Command::Hist(args) => hist::run(&args),
-        Command::List(args) => list::run(&args).map(|()| ExitCode::SUCCESS),
-        Command::Explain(args) => explain::run(&args).map(|()| ExitCode::SUCCESS),
-        Command::Doctor(args) => doctor::run(&args).map(|()| ExitCode::SUCCESS),
-        Command::Mount(args) => mount::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::List(args) => list::run(&args).map(success),
+        Command::Explain(args) => explain::run(&args).map(success),
+        Command::Doctor(args) => doctor::run(&args).map(success),
+        Command::Mount(args) => mount::run(&args).map(success),
         Command::Exec(args) => exec::run(&args),
-        Command::OpenFiles => crate::fs::open_files().map(|()| ExitCode::SUCCESS).map_err(Into::into),
-        Command::WriteState => crate::fs::write_state().map(|()| ExitCode::SUCCESS).map_err(Into::into),
-        Command::CloseEvents => crate::fs::close_events().map(|()| ExitCode::SUCCESS).map_err(Into::into),
-        Command::ClientMemory => {
-            crate::engine::client_memory::run().map(|()| ExitCode::SUCCESS).map_err(Into::into)
-        }
+        Command::OpenFiles => crate::fs::open_files().map(success).map_err(Into::into),
+        Command::WriteState => crate::fs::write_state().map(success).map_err(Into::into),
+        Command::CloseEvents => crate::fs::close_events().map(success).map_err(Into::into),
+        Command::ClientMemory => crate::engine::client_memory::run().map(success).map_err(Into::into),
     };
     // A daemon has done this already, and must end soon.
     if !is_daemon && !crate::attach::close_files(UNLINK) {

@@ -1,6 +1,6 @@
 //! `tracer mount`: serves a mirror of tracefs.
 
-use std::{fs::File, io::Write, rc::Rc, sync::Arc};
+use std::{fs::File, io::Write, path::PathBuf, rc::Rc, sync::Arc};
 
 use anyhow::Context;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -23,20 +23,16 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
     crate::sys::memory::heap::share();
     // The list of mounts has absolute paths.
     let at = std::path::absolute(&args.dir)?;
-    let mut log = match &args.log {
-        Some(path) => Some(log::open(path).with_context(|| format!("the log {}", path.display()))?),
-        None => None,
-    };
+    let open_log = |path: &PathBuf| log::open(path).with_context(|| format!("the log {}", path.display()));
+    let mut log = args.log.as_ref().map(open_log).transpose()?;
     if args.detached {
         background::leave_terminal()?;
     }
-    let until = args
-        .until
-        .map(|pid| {
-            let pid = Pid::from_raw(pid).context("no process id")?;
-            pidfd_open(pid, PidfdFlags::empty()).context("the process to watch")
-        })
-        .transpose()?;
+    let watch = |pid| {
+        let pid = Pid::from_raw(pid).context("no process id")?;
+        pidfd_open(pid, PidfdFlags::empty()).context("the process to watch")
+    };
+    let until = args.until.map(watch).transpose()?;
     fs::allow_descriptors();
     // Before privileges are dropped: the directory may belong to another user, and no process can be started later.
     // (If a dead mirror is in the way, `serve` creates the directory and reports errors.)

@@ -20,9 +20,6 @@ pub(super) struct Manager(UnixDatagram);
 
 impl Manager {
     /// The manager that the environment names, if any.
-    ///
-    /// # Errors
-    /// The named manager cannot be reached.
     pub(super) fn from_env() -> io::Result<Option<Self>> {
         env::var_os("NOTIFY_SOCKET").map(|path| Self::at(&path)).transpose()
     }
@@ -40,14 +37,10 @@ impl Manager {
     }
 
     /// Reports that the mirror is served.
-    ///
-    /// # Errors
-    /// The message cannot be sent.
     pub(super) fn ready(&self) -> io::Result<()> {
         self.0.send(b"READY=1").map(drop)
     }
 
-    /// Sends a heartbeat.
     pub(super) fn alive(&self) {
         if let Err(error) = self.0.send(b"WATCHDOG=1") {
             tracing::warn!("cannot send a heartbeat to the service manager: {error}");
@@ -96,14 +89,9 @@ mod tests {
         let half = |given, process| half_of(given, process, 7);
         assert_eq!(half(Some("30000000"), Some("7")), Some(Duration::from_secs(15)));
         assert_eq!(half(Some("30000000"), None), Some(Duration::from_secs(15)));
-        for (given, process) in [
-            (Some("30000000"), Some("8")),
-            (None, None),
-            (Some("0"), None),
-            (Some("x"), None),
-            (Some("1"), None),
-        ] {
-            assert_eq!(half(given, process), None);
+        assert_eq!(half(Some("30000000"), Some("8")), None);
+        for given in [None, Some("0"), Some("x"), Some("1")] {
+            assert_eq!(half(given, None), None);
         }
     }
 }

@@ -172,7 +172,6 @@ impl RecordSink for Output {
     }
 }
 
-/// Prints the counts of hits to standard error.
 fn print_counts(Summary { counts, missed_together, .. }: &Summary) {
     use std::fmt::Write as _;
     let mut total =
