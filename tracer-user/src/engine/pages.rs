@@ -29,12 +29,21 @@ pub enum PagesError {
     /// The kernel lacks something that the trial needs.
     #[error("{0}")]
     Lacks(&'static str),
+    /// A step of the trial failed.
     #[error("{0}")]
     Failed(String),
+    /// The two programs saw different numbers of hits.
     #[error("{numbers} numbers and {addresses} addresses do not pair")]
-    NoPairs { numbers: usize, addresses: usize },
+    NoPairs {
+        /// Hits of the event.
+        numbers: usize,
+        /// Hits of the raw tracepoint.
+        addresses: usize,
+    },
+    /// No hit had a page.
     #[error("no page was seen")]
     NoPage,
+    /// The pairs do not agree on one base.
     #[error("pages lie in several places")]
     SeveralBases,
 }

@@ -23,7 +23,7 @@ use crate::{
         instances::change::InstanceChange,
         operations::{changes::Definitions, lifecycle},
         records::mark::Writer,
-        user,
+        user::UserChange,
     },
     event::InstanceId,
 };
@@ -71,7 +71,7 @@ impl Engine {
 
     /// The effects of all changes since the last call, which the caller must apply before it answers its client.
     pub fn take_effects(&mut self) -> Effects {
-        let updates = user::take_updates(self);
+        let updates = UserChange::of(self).take_updates();
         let new_ring = std::mem::take(&mut self.user.new_ring);
         self.effects.take(new_ring, updates)
     }
@@ -133,7 +133,7 @@ impl InstanceChange<'_> {
                 return self.record_mark(mark, text, writer()).map(Reply::Written);
             }
             RecordCommand::UserEvent { file, record } => {
-                return user::write(self.engine, file, record, client.thread).map(Reply::Written);
+                return UserChange::of(self.engine).write(file, record, client.thread).map(Reply::Written);
             }
         }
         Ok(Reply::Done)
@@ -156,7 +156,7 @@ impl InstanceChange<'_> {
                 engine.effects.stale_marks();
             }
             HoldCommand::UserEvents => return engine.user.open(payer, &engine.quotas).map(Reply::UserEvents),
-            HoldCommand::ReleaseUserEvents(file) => user::close(engine, file),
+            HoldCommand::ReleaseUserEvents(file) => UserChange::of(engine).close(file),
         }
         Ok(Reply::Done)
     }

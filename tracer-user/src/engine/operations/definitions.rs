@@ -8,7 +8,7 @@ use crate::{
         command::error::{CommandError, ErrorKind},
         operations::changes::Definitions,
         registry::table::{DefinitionOwner, EventChanges},
-        user,
+        user::UserChange,
     },
     event::dynamic::Kind,
     kernel::opened::Identity,
@@ -79,7 +79,7 @@ impl Definitions<'_> {
     ) -> Result<(), CommandError> {
         let line = Line::split(entry);
         match request(&line, File::Dynamic) {
-            Request::User => return user::restore(self.engine, entry),
+            Request::User => return UserChange::of(self.engine).restore(entry),
             Request::Probe | Request::Synthetic if !entry.contains(&b'\n') => {}
             _ => return Err(ErrorKind::Invalid.into()),
         }
@@ -95,11 +95,12 @@ impl Definitions<'_> {
         self.mark_busy();
         let others = !(self.engine.registry.synthetic().is_empty() && self.engine.user.is_empty());
         let all = file == File::Dynamic && others;
-        if all && (user::is_any_busy(self.engine) || self.engine.registry.is_any_definition_busy()) {
+        if all && (UserChange::of(self.engine).is_any_busy() || self.engine.registry.is_any_definition_busy())
+        {
             return Err(ErrorKind::Busy.into());
         }
         if all {
-            user::clear(self.engine);
+            UserChange::of(self.engine).clear();
         }
         self.change_definitions(|engine, changes| {
             let registry = &mut engine.registry;
@@ -153,7 +154,7 @@ impl Definitions<'_> {
         self.mark_busy();
         let kind = if file == File::Dynamic { request(&line, file) } else { Request::Probe };
         match kind {
-            Request::User => user::define(self.engine, line.text()),
+            Request::User => UserChange::of(self.engine).define(line.text()),
             Request::Synthetic => self.define_synthetic_line(synth::File::Dynamic, &line, by.1),
             Request::Delete => self.delete_line(&line, by),
             _ => self.apply_line(file, &line, by),
@@ -181,7 +182,7 @@ impl Definitions<'_> {
     /// Deletes the events that a line of `dynamic_events` names: user events first, then synthetic events and probes in the
     /// order of their definition.
     fn delete_line(&mut self, line: &Line<'_>, by: (&Files, u32)) -> Result<(), CommandError> {
-        let user = user::delete_line(self.engine, line)?;
+        let user = UserChange::of(self.engine).delete_line(line)?;
         let probe = self.engine.registry.dynamic().first_named(line);
         let synthetic =
             deletion(line).and_then(|named| self.engine.registry.synthetic().named(named.group, named.name));

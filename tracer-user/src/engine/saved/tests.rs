@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::{
-    engine::{facts::Facts, user},
+    engine::{facts::Facts, user::UserChange},
     lang::define::File,
 };
 
@@ -39,7 +39,7 @@ fn a_user_event_is_restored_by_its_whole_text_and_changes_no_other_event() {
         b"u:plain struct x y 20; char[4] z",
     ] {
         // As by the ioctl(2) requests of a client, whose text is not split.
-        user::restore(&mut before, text).unwrap();
+        UserChange::of(&mut before).restore(text).unwrap();
     }
     let saved = settings(&before);
     assert_eq!(saved.definitions.len(), 7);

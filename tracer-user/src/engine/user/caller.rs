@@ -14,13 +14,13 @@ use std::{
 use rustix::io::Errno;
 
 use super::{
+    UserChange,
     register::{Layout, Registered, Registration},
     spaces::{BitWrite, Requester},
 };
 use crate::engine::{
     Engine,
     client_memory::{ClientMemory, Look, Op, Seen, Text},
-    user::{self, register},
 };
 
 /// Maximum size of a structure in bytes.
@@ -102,7 +102,7 @@ impl Caller {
         };
         let then = Arc::clone(access);
         access(Box::new(move |engine| {
-            user::learn(engine);
+            UserChange::of(engine).learn();
             let known = engine.user.spaces.known(self.task);
             let Some(memory) = engine.user.spaces.memory().cloned() else { return answer(Err(Errno::NOMEM)) };
             let patience = if known.is_some_and(|(_, stuck)| stuck) { PATIENCE_OF_STUCK } else { PATIENCE };
@@ -165,14 +165,14 @@ impl Caller {
             Request::Register => self.register(engine, requester).map(Some),
             Request::Delete => {
                 let name = requester.seen.text.as_ref().map_err(|errno| *errno)?;
-                user::delete(engine, name, requester.payer, requester.seen.capable)?;
+                UserChange::of(engine).delete(name, requester.payer, requester.seen.capable)?;
                 Ok(None)
             }
             Request::Unregister => {
                 let words = structure(requester.seen, UNREGISTER)?;
                 let &[_, _, _, _, bit, 0, 0, 0, ..] = words else { return Err(Errno::INVAL) };
                 let address = long(words, 8);
-                Ok(Some(PendingWrite::Clear(register::forget(engine, self.task, address, bit)?)))
+                Ok(Some(PendingWrite::Clear(UserChange::of(engine).forget(self.task, address, bit)?)))
             }
         }
     }
@@ -182,7 +182,7 @@ impl Caller {
         let register = |engine: &mut Engine, layout, kind| -> Result<Registered, Errno> {
             let text = seen.text.as_ref().map_err(|errno| *errno)?;
             let file = (self.file, self.payer);
-            Ok(register::register_event(engine, file, text, layout, kind, seen.capable)?)
+            Ok(UserChange::of(engine).register_event(file, text, layout, kind, seen.capable)?)
         };
         if seen.structure.as_ref().is_ok_and(|bytes| bytes.len() == OLD) {
             let done = register(engine, Layout::StatusPage, Registration::default())?;
@@ -211,7 +211,7 @@ impl Caller {
         }
         let kind = Registration { persists: flags & PERSIST != 0, multi: flags & MULTI_FORMAT != 0 };
         let done = register(engine, Layout::Address, kind)?;
-        let mut bit_write = register::register_bit(engine, requester, &done, address, bit)?;
+        let mut bit_write = UserChange::of(engine).register_bit(requester, &done, address, bit)?;
         bit_write.op.words = vec![(seen.argument.wrapping_add(24), done.index)];
         Ok(PendingWrite::Enable { bit_write, address, bit })
     }
@@ -241,7 +241,7 @@ impl PendingRequest {
     }
 
     fn apply(self, engine: &mut Engine, id: u64, seen: &Seen) {
-        user::learn(engine);
+        UserChange::of(engine).learn();
         let Caller { task, payer, .. } = self.caller;
         let requester = Requester { task, payer, look: id, seen };
         engine.user.spaces.identify(requester);

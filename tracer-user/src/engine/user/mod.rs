@@ -8,6 +8,7 @@
 //! ticket reports when they are done.
 
 mod caller;
+mod change;
 mod enabler_list;
 mod page;
 mod record;
@@ -21,7 +22,7 @@ use std::{
 };
 
 pub use caller::{Access, Answer, Caller, Request};
-pub(crate) use record::write;
+pub(crate) use change::UserChange;
 pub use register::{Layout, Registered, Registration};
 pub use user_events::{PendingUpdates, UserEvents};
 
@@ -30,7 +31,6 @@ use self::{page::EVENTS_MAX, user_events::Known};
 use crate::{
     buffer::clock::monotonic,
     engine::{
-        Engine,
         command::error::{CommandError, ErrorKind},
         instances::Instances,
         operations::changes::Definitions,
@@ -51,14 +51,16 @@ const SETTLING: u64 = 2_000_000_000;
 const SLICE: Duration = Duration::from_millis(5);
 const SLICE_OF_REQUEST: Duration = Duration::from_millis(25);
 
-/// Removes the table of a closed file, and the events without another holder.
-pub(crate) fn close(engine: &mut Engine, file: u64) {
-    for held in engine.user.files.remove(&file).map(|table| table.held).unwrap_or_default() {
-        let known = engine.user.known.get_mut(&held.event);
-        if let Some(holding) = known.and_then(|known| known.holders.get_mut(&held.payer)) {
-            holding.files = holding.files.saturating_sub(1);
+impl UserChange<'_> {
+    /// Removes the table of a closed file, and the events without another holder.
+    pub(crate) fn close(&mut self, file: u64) {
+        for held in self.engine.user.files.remove(&file).map(|table| table.held).unwrap_or_default() {
+            let known = self.engine.user.known.get_mut(&held.event);
+            if let Some(holding) = known.and_then(|known| known.holders.get_mut(&held.payer)) {
+                holding.files = holding.files.saturating_sub(1);
+            }
+            self.drop_holder(held.event);
         }
-        drop_holder(engine, held.event);
     }
 }
 
@@ -81,38 +83,40 @@ pub(crate) fn status(user: &UserEvents, instances: &Instances) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// Processes births and ends of processes, and removes events without holders. Returns the updates of programs' memory
-/// that have been queued since the last call. If the time limit is reached first, another call is requested
-/// (`ClientMemory::on_attention`).
-pub(crate) fn take_updates(engine: &mut Engine) -> PendingUpdates {
-    updates_within(engine, SLICE)
-}
+impl UserChange<'_> {
+    /// Processes births and ends of processes, and removes events without holders. Returns the updates of programs' memory
+    /// that have been queued since the last call. If the time limit is reached first, another call is requested
+    /// (`ClientMemory::on_attention`).
+    pub(crate) fn take_updates(&mut self) -> PendingUpdates {
+        self.updates_within(SLICE)
+    }
 
-fn updates_within(engine: &mut Engine, slice: Duration) -> PendingUpdates {
-    if engine.user.known.is_empty() && engine.user.spaces.is_empty() {
-        return std::mem::take(&mut engine.user.news);
+    fn updates_within(&mut self, slice: Duration) -> PendingUpdates {
+        if self.engine.user.known.is_empty() && self.engine.user.spaces.is_empty() {
+            return std::mem::take(&mut self.engine.user.news);
+        }
+        let user = &mut self.engine.user;
+        user.spaces.attend(|event| user.known.get(&event).map(|known| known.on));
+        let (born, more) = user.spaces.learn(Instant::now() + slice);
+        for born in born.iter().filter(|born| born.time < user.changed.saturating_add(SETTLING)) {
+            let state = |event: EventId| {
+                let known = user.known.get(&event)?;
+                (born.time < known.changed.saturating_add(SETTLING)).then_some(known.on)
+            };
+            user.spaces.report_to_child(born, state, &mut user.news.ticket);
+        }
+        if more && let Some(memory) = user.spaces.memory() {
+            memory.attend_again();
+        }
+        update_enabled(&mut self.engine.user, &self.engine.instances);
+        let user = &mut self.engine.user;
+        let mut unheld = std::mem::take(&mut user.unheld);
+        unheld.append(&mut user.spaces.released);
+        for event in unheld {
+            self.drop_holder(event);
+        }
+        std::mem::take(&mut self.engine.user.news)
     }
-    let user = &mut engine.user;
-    user.spaces.attend(|event| user.known.get(&event).map(|known| known.on));
-    let (born, more) = user.spaces.learn(Instant::now() + slice);
-    for born in born.iter().filter(|born| born.time < user.changed.saturating_add(SETTLING)) {
-        let state = |event: EventId| {
-            let known = user.known.get(&event)?;
-            (born.time < known.changed.saturating_add(SETTLING)).then_some(known.on)
-        };
-        user.spaces.report_to_child(born, state, &mut user.news.ticket);
-    }
-    if more && let Some(memory) = user.spaces.memory() {
-        memory.attend_again();
-    }
-    update_enabled(&mut engine.user, &engine.instances);
-    let user = &mut engine.user;
-    let mut unheld = std::mem::take(&mut user.unheld);
-    unheld.append(&mut user.spaces.released);
-    for event in unheld {
-        drop_holder(engine, event);
-    }
-    std::mem::take(&mut engine.user.news)
 }
 
 /// Updates programs whose events were enabled or disabled. Looks at events only if an instance has changed.
@@ -142,138 +146,142 @@ fn update_enabled(user: &mut UserEvents, instances: &Instances) {
     }
 }
 
-/// Removes an event that has lost its last holder, or releases the charges of payers that do not hold it any more.
-fn drop_holder(engine: &mut Engine, event: EventId) {
-    let lasts = engine.user.known.get(&event).is_none_or(|known| known.persists);
-    if lasts || engine.user.is_busy(event, &engine.instances) {
-        engine.user.settle_payers(event);
-    } else {
-        remove(engine, event);
-    }
-}
-
-fn remove(engine: &mut Engine, event: EventId) {
-    let Some(known) = engine.user.known.remove(&event) else { return };
-    if let Some(bit) = known.bit {
-        engine.user.page.free(bit);
-        engine.user.news.page |= known.on;
-    }
-    if let Some(named) = engine.user.names.get_mut(&known.event.name) {
-        if known.event.multi.is_some() {
-            if named.formats.get(&known.fields) == Some(&event) {
-                named.formats.remove(&known.fields);
-            }
+impl UserChange<'_> {
+    /// Removes an event that has lost its last holder, or releases the charges of payers that do not hold it any more.
+    fn drop_holder(&mut self, event: EventId) {
+        let lasts = self.engine.user.known.get(&event).is_none_or(|known| known.persists);
+        if lasts || self.engine.user.is_busy(event, &self.engine.instances) {
+            self.engine.user.settle_payers(event);
         } else {
-            named.single = None;
-        }
-        if named.single.is_none() && named.formats.is_empty() {
-            engine.user.names.remove(&known.event.name);
+            self.remove(event);
         }
     }
-    if known.is_saved() {
-        engine.effects.touch_by_program();
-    }
-    let Known { event: Event { name, multi, .. }, fields, charge, mut holders, .. } = known;
-    let (table, payer) = (engine.registry.table_mut(), charge.payer());
-    if let Some(holding) = holders.remove(&payer) {
-        table.keep_charge(event, holding.bytes);
-    }
-    table.keep_charge(event, charge);
-    let mut changes = EventChanges::default();
-    table.remove(event, &mut changes);
-    if let Some(id) = changes.removed.last().and_then(|removed| removed.id) {
-        let definition = EventDefinition { payer, name, fields, is_multi: multi.is_some() };
-        table.keep_definition(id, definition, multi);
-    }
-    Definitions::of(engine).apply_changes(changes);
-}
 
-/// Deletes the events of a name (`DIAG_IOCSDEL`).
-///
-/// # Errors
-/// `ENOENT` for an unknown name, `EBUSY` for an event with holders, `EPERM` for an event that another payer made, unless
-/// the caller is capable.
-pub fn delete(engine: &mut Engine, name: &[u8], payer: u32, capable: bool) -> Result<(), CommandError> {
-    learn(engine);
-    let named = std::str::from_utf8(name).map(|name| engine.user.named(name)).unwrap_or_default();
-    if named.is_empty() {
-        return Err(ErrorKind::NotFound.into());
-    }
-    for event in named {
-        if engine.user.is_busy(event, &engine.instances) {
-            return Err(ErrorKind::Busy.into());
+    fn remove(&mut self, event: EventId) {
+        let Some(known) = self.engine.user.known.remove(&event) else { return };
+        if let Some(bit) = known.bit {
+            self.engine.user.page.free(bit);
+            self.engine.user.news.page |= known.on;
         }
-        let is_own = |known: &Known| known.maker == payer;
-        if !capable && !engine.user.known.get(&event).is_some_and(is_own) {
-            return Err(ErrorKind::Denied.into());
+        if let Some(named) = self.engine.user.names.get_mut(&known.event.name) {
+            if known.event.multi.is_some() {
+                if named.formats.get(&known.fields) == Some(&event) {
+                    named.formats.remove(&known.fields);
+                }
+            } else {
+                named.single = None;
+            }
+            if named.single.is_none() && named.formats.is_empty() {
+                self.engine.user.names.remove(&known.event.name);
+            }
         }
-        remove(engine, event);
+        if known.is_saved() {
+            self.engine.effects.touch_by_program();
+        }
+        let Known { event: Event { name, multi, .. }, fields, charge, mut holders, .. } = known;
+        let (table, payer) = (self.engine.registry.table_mut(), charge.payer());
+        if let Some(holding) = holders.remove(&payer) {
+            table.keep_charge(event, holding.bytes);
+        }
+        table.keep_charge(event, charge);
+        let mut changes = EventChanges::default();
+        table.remove(event, &mut changes);
+        if let Some(id) = changes.removed.last().and_then(|removed| removed.id) {
+            let definition = EventDefinition { payer, name, fields, is_multi: multi.is_some() };
+            table.keep_definition(id, definition, multi);
+        }
+        Definitions::of(self.engine).apply_changes(changes);
     }
-    Ok(())
-}
 
-/// Processes the births and ends of processes up to now. Their updates wait for the next [`take_updates`].
-pub(crate) fn learn(engine: &mut Engine) {
-    engine.user.news = updates_within(engine, SLICE_OF_REQUEST);
-}
-
-/// Defines a user event by a line of `dynamic_events`.
-pub(crate) fn define(engine: &mut Engine, line: &[u8]) -> Result<(), CommandError> {
-    let text = line.strip_prefix(PREFIX).ok_or(ErrorKind::Invalid)?;
-    find_lasting(engine, ctype::trim_start(text))
-}
-
-/// Defines a saved user event by the text of [`Event::read_back`]. Names may have blanks and `#`, at which a line of
-/// `dynamic_events` would be cut.
-pub(crate) fn restore(engine: &mut Engine, text: &[u8]) -> Result<(), CommandError> {
-    find_lasting(engine, text.strip_prefix(PREFIX).ok_or(ErrorKind::Invalid)?)
-}
-
-fn find_lasting(engine: &mut Engine, command: &[u8]) -> Result<(), CommandError> {
-    let kind = Registration { persists: true, multi: false };
-    register::find(engine, Command::split(command)?, kind, 0, true).map(drop)
-}
-
-/// Deletes user events by a line of `dynamic_events`. Returns their number.
-///
-/// # Errors
-/// `EBUSY` for an event with holders. Events before it are deleted.
-pub(crate) fn delete_line(engine: &mut Engine, line: &Line<'_>) -> Result<usize, CommandError> {
-    let names = match line.word(0) {
-        [b'-', b':', names @ ..] => Some(names),
-        [b'-', ..] => None,
-        head => ctype::split_once(head, |byte| byte == b':').map(|(_, names)| names),
-    };
-    let Some(names) = names.and_then(|names| std::str::from_utf8(names).ok()) else { return Ok(0) };
-    let (system, name) = names.split_once('/').map_or((None, names), |(system, name)| (Some(system), name));
-    if system.is_some_and(|system| system != SYSTEM && system != MULTI_SYSTEM) {
-        return Ok(0);
-    }
-    let words: Vec<String> = line.words().skip(1).map(|w| String::from_utf8_lossy(w).into_owned()).collect();
-    learn(engine);
-    let mut gone = 0;
-    for event in engine.user.named(name) {
-        if engine.user.known.get(&event).is_some_and(|known| known.event.matches_deletion(&words)) {
-            if engine.user.is_busy(event, &engine.instances) {
+    /// Deletes the events of a name (`DIAG_IOCSDEL`).
+    ///
+    /// # Errors
+    /// `ENOENT` for an unknown name, `EBUSY` for an event with holders, `EPERM` for an event that another payer made, unless
+    /// the caller is capable.
+    pub(crate) fn delete(&mut self, name: &[u8], payer: u32, capable: bool) -> Result<(), CommandError> {
+        self.learn();
+        let named = std::str::from_utf8(name).map(|name| self.engine.user.named(name)).unwrap_or_default();
+        if named.is_empty() {
+            return Err(ErrorKind::NotFound.into());
+        }
+        for event in named {
+            if self.engine.user.is_busy(event, &self.engine.instances) {
                 return Err(ErrorKind::Busy.into());
             }
-            remove(engine, event);
-            gone += 1;
+            let is_own = |known: &Known| known.maker == payer;
+            if !capable && !self.engine.user.known.get(&event).is_some_and(is_own) {
+                return Err(ErrorKind::Denied.into());
+            }
+            self.remove(event);
+        }
+        Ok(())
+    }
+
+    /// Processes the births and ends of processes up to now. Their updates wait for the next [`take_updates`].
+    pub(crate) fn learn(&mut self) {
+        self.engine.user.news = self.updates_within(SLICE_OF_REQUEST);
+    }
+
+    /// Defines a user event by a line of `dynamic_events`.
+    pub(crate) fn define(&mut self, line: &[u8]) -> Result<(), CommandError> {
+        let text = line.strip_prefix(PREFIX).ok_or(ErrorKind::Invalid)?;
+        self.find_lasting(ctype::trim_start(text))
+    }
+
+    /// Defines a saved user event by the text of [`Event::read_back`]. Names may have blanks and `#`, at which a line of
+    /// `dynamic_events` would be cut.
+    pub(crate) fn restore(&mut self, text: &[u8]) -> Result<(), CommandError> {
+        self.find_lasting(text.strip_prefix(PREFIX).ok_or(ErrorKind::Invalid)?)
+    }
+
+    fn find_lasting(&mut self, command: &[u8]) -> Result<(), CommandError> {
+        let kind = Registration { persists: true, multi: false };
+        self.find(Command::split(command)?, kind, 0, true).map(drop)
+    }
+
+    /// Deletes user events by a line of `dynamic_events`. Returns their number.
+    ///
+    /// # Errors
+    /// `EBUSY` for an event with holders. Events before it are deleted.
+    pub(crate) fn delete_line(&mut self, line: &Line<'_>) -> Result<usize, CommandError> {
+        let names = match line.word(0) {
+            [b'-', b':', names @ ..] => Some(names),
+            [b'-', ..] => None,
+            head => ctype::split_once(head, |byte| byte == b':').map(|(_, names)| names),
+        };
+        let Some(names) = names.and_then(|names| std::str::from_utf8(names).ok()) else { return Ok(0) };
+        let (system, name) =
+            names.split_once('/').map_or((None, names), |(system, name)| (Some(system), name));
+        if system.is_some_and(|system| system != SYSTEM && system != MULTI_SYSTEM) {
+            return Ok(0);
+        }
+        let words: Vec<String> =
+            line.words().skip(1).map(|w| String::from_utf8_lossy(w).into_owned()).collect();
+        self.learn();
+        let mut gone = 0;
+        for event in self.engine.user.named(name) {
+            if self.engine.user.known.get(&event).is_some_and(|known| known.event.matches_deletion(&words)) {
+                if self.engine.user.is_busy(event, &self.engine.instances) {
+                    return Err(ErrorKind::Busy.into());
+                }
+                self.remove(event);
+                gone += 1;
+            }
+        }
+        Ok(gone)
+    }
+
+    /// Deletes all user events without holders, when `dynamic_events` is emptied. The caller checks [`is_any_busy`]
+    /// first, and fails with `EBUSY`.
+    pub(crate) fn clear(&mut self) {
+        for event in self.engine.user.known.keys().copied().collect::<Vec<_>>() {
+            self.remove(event);
         }
     }
-    Ok(gone)
-}
 
-/// Deletes all user events without holders, when `dynamic_events` is emptied. The caller checks [`is_any_busy`]
-/// first, and fails with `EBUSY`.
-pub(crate) fn clear(engine: &mut Engine) {
-    for event in engine.user.known.keys().copied().collect::<Vec<_>>() {
-        remove(engine, event);
+    /// Whether any user event has a holder.
+    pub(crate) fn is_any_busy(&mut self) -> bool {
+        self.learn();
+        self.engine.user.known.keys().any(|event| self.engine.user.is_busy(*event, &self.engine.instances))
     }
-}
-
-/// Whether any user event has a holder.
-pub(crate) fn is_any_busy(engine: &mut Engine) -> bool {
-    learn(engine);
-    engine.user.known.keys().any(|event| engine.user.is_busy(*event, &engine.instances))
 }

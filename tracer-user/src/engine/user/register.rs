@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, btree_map::Entry};
 
 use super::{
-    Engine,
+    UserChange,
     spaces::{BitWrite, Requester},
     user_events::{EventHolder, Held, Known},
 };
@@ -20,7 +20,6 @@ use crate::{
             catalogue::DefinedEvent,
             table::{DefinitionOwner, EventDefinition, RevivedEvent},
         },
-        user,
     },
     event::{
         EventId, InstanceId,
@@ -72,233 +71,235 @@ struct ReservedEvent {
     holding: EventHolder,
 }
 
-/// Tries something again after ids of deleted events were released, which may be charged for records that are gone.
-fn with_released_ids<T>(
-    engine: &mut Engine,
-    attempt: impl Fn(&mut Engine) -> Result<T, CommandError>,
-) -> Result<T, CommandError> {
-    match attempt(engine) {
-        Err(_) if Definitions::of(engine).release_ids_soon() => attempt(engine),
-        done => done,
-    }
-}
-
-/// An id for a new event, and the charges. A deleted event of the payer with the same name and fields that has records
-/// has its id again, and its charges: a program that starts again needs no second id for each event.
-///
-/// # Errors
-/// `EMFILE` if there are too many events (as `user_event_parse()`), `ENOMEM` if the definitions of the payer's events are
-/// too long.
-fn reserve(engine: &mut Engine, wanted: &EventDefinition) -> Result<ReservedEvent, CommandError> {
-    let (registry, quotas, payer) = (&mut engine.registry, &engine.quotas, wanted.payer);
-    // An event that cannot be added must not lose the id of its records.
-    if !wanted.is_multi && registry.events().has(SYSTEM, &wanted.name) {
-        return Err(ErrorKind::Exists.into());
-    }
-    let mut revived = None;
-    let bytes = || {
-        revived = registry.table_mut().revive(wanted);
-        let kept = revived.as_mut().and_then(|revived| revived.take_charge(Kind::DefinitionBytes));
-        let bytes = wanted.name.len() + wanted.fields.len();
-        kept.map_or_else(|| DefinitionOwner { quotas, payer }.charge(bytes), Ok)
-    };
-    let holding = EventHolder::new(quotas, payer, bytes)?;
-    if let Some(mut revived) = revived
-        && let Some(charge) = revived.take_charge(Kind::UserEvents)
-    {
-        let RevivedEvent { id, number, recorded_in, .. } = revived;
-        return Ok(ReservedEvent { id, number, recorded_in, charge, holding });
-    }
-    let charge = quotas.charge(payer, Kind::UserEvents, 1).map_err(|_| ErrorKind::TooMany)?;
-    // The kernel's error for too many events.
-    let id = registry.events().free_id().ok_or(ErrorKind::TooMany)?;
-    Ok(ReservedEvent { id, number: None, recorded_in: Vec::new(), charge, holding })
-}
-
-/// Finds an event, or creates it for a payer. `saved` states whether a persistent event survives the daemon.
-///
-/// # Errors
-/// `EADDRINUSE` if another event has the name, `EINVAL` for invalid fields, `EMFILE` if there are too many events (as
-/// `user_event_parse()`), `ENOMEM` if the definitions of the payer's events are too long.
-pub(super) fn find(
-    engine: &mut Engine,
-    command: Command<'_>,
-    kind: Registration,
-    payer: u32,
-    saved: bool,
-) -> Result<EventId, CommandError> {
-    let fields = fields_key(&command.words());
-    if let Some(named) = engine.user.names.get(command.name) {
-        if kind.multi {
-            if let Some(event) = named.formats.get(&fields) {
-                return Ok(*event);
-            }
-        } else if let Some(event) = named.single {
-            let same = engine.user.known.get(&event).is_some_and(|known| known.fields == fields);
-            return if same { Ok(event) } else { Err(ErrorKind::NameInUse.into()) };
+impl UserChange<'_> {
+    /// Tries something again after ids of deleted events were released, which may be charged for records that are gone.
+    fn with_released_ids<T>(
+        &mut self,
+        attempt: impl Fn(&mut Self) -> Result<T, CommandError>,
+    ) -> Result<T, CommandError> {
+        match attempt(self) {
+            Err(_) if Definitions::of(self.engine).release_ids_soon() => attempt(self),
+            done => done,
         }
     }
-    let mut event = Event { name: command.name.to_owned(), multi: None, fields: command.fields()? };
-    // The fields of the event, not those of the command. A lone semicolon, for example, defines no field, but an
-    // event without fields cannot be found by it.
-    let fields = event.key();
-    let definition = EventDefinition { payer, name: event.name.clone(), fields, is_multi: kind.multi };
-    let reserved = with_released_ids(engine, |engine| reserve(engine, &definition))?;
-    let ReservedEvent { id, number, recorded_in, charge, holding } = reserved;
-    let fields = definition.fields;
-    event.multi = kind.multi.then(|| number.unwrap_or(engine.user.next_multi));
-    engine.user.next_multi += u64::from(kind.multi && number.is_none());
-    let format = event.format(id);
-    let text = format.text();
-    let made = DefinedEvent { printer: Printer::fields_only(&format, engine.facts.version()), format, text };
-    let number = engine.registry.table_mut().events_mut().add(made)?;
-    for instance in recorded_in {
-        if let Some(state) = engine.instances.get_mut(instance) {
-            state.recorded.insert(number);
+
+    /// An id for a new event, and the charges. A deleted event of the payer with the same name and fields that has records
+    /// has its id again, and its charges: a program that starts again needs no second id for each event.
+    ///
+    /// # Errors
+    /// `EMFILE` if there are too many events (as `user_event_parse()`), `ENOMEM` if the definitions of the payer's events are
+    /// too long.
+    fn reserve(&mut self, wanted: &EventDefinition) -> Result<ReservedEvent, CommandError> {
+        let (registry, quotas, payer) = (&mut self.engine.registry, &self.engine.quotas, wanted.payer);
+        // An event that cannot be added must not lose the id of its records.
+        if !wanted.is_multi && registry.events().has(SYSTEM, &wanted.name) {
+            return Err(ErrorKind::Exists.into());
         }
-    }
-    let named = engine.user.names.entry(event.name.clone()).or_default();
-    if kind.multi {
-        named.formats.entry(fields.clone()).or_insert(number);
-    } else {
-        named.single = Some(number);
-    }
-    if kind.persists && saved {
-        engine.effects.touch_by_program();
-    }
-    let known = Known {
-        event,
-        fields,
-        serial: engine.registry.table_mut().count_definition(),
-        persists: kind.persists,
-        saved,
-        maker: payer,
-        holders: BTreeMap::from([(payer, holding)]),
-        charge,
-        bit: None,
-        on: false,
-        changed: 0,
-    };
-    engine.user.known.insert(number, known);
-    Ok(number)
-}
-
-/// Charges a payer for an event that it is about to hold. The errors are those for a new event.
-fn hold(engine: &mut Engine, event: EventId, payer: u32) -> Result<(), CommandError> {
-    with_released_ids(engine, |engine| {
-        let quotas = &engine.quotas;
-        let known = engine.user.known.get_mut(&event).ok_or(ErrorKind::NotFound)?;
-        if let Entry::Vacant(place) = known.holders.entry(payer) {
-            let bytes = known.event.name.len() + known.fields.len();
-            let bytes = || DefinitionOwner { quotas, payer }.charge(bytes);
-            place.insert(EventHolder::new(quotas, payer, bytes)?);
-        }
-        Ok(())
-    })
-}
-
-/// Undoes the part of a registration before the event is added to the table.
-fn undo(engine: &mut Engine, event: EventId, new: bool) {
-    user::drop_holder(engine, event);
-    if new {
-        user::remove(engine, event);
-    }
-}
-
-/// Registers a command that an open file received from a payer. A `capable` caller may register persistent events. With
-/// the first interface every caller may, but only events of a capable caller survive the daemon.
-///
-/// # Errors
-/// The kernel's errors: `EADDRINUSE` if another event has the name, `EINVAL` for an invalid command, `EPERM` for a
-/// persistent event of a caller that is not capable, `ENOMEM` if the tables of the payer's files are too long.
-pub(super) fn register_event(
-    engine: &mut Engine,
-    (file, payer): (u64, u32),
-    text: &[u8],
-    layout: Layout,
-    kind: Registration,
-    capable: bool,
-) -> Result<Registered, CommandError> {
-    let first_age = layout == Layout::StatusPage;
-    let command = Command::split(text)?;
-    // The first interface accepted and ignored flags.
-    if command.flags.is_some() && !first_age {
-        return Err(ErrorKind::Invalid.into());
-    }
-    if kind.persists && !capable {
-        return Err(ErrorKind::Denied.into());
-    }
-    if !engine.user.files.contains_key(&file) {
-        return Err(ErrorKind::BadFile.into());
-    }
-    let kind = Registration { persists: kind.persists || first_age, ..kind };
-    let before = engine.user.known.len();
-    let event = find(engine, command, kind, payer, capable)?;
-    let new = engine.user.known.len() > before;
-    let place = engine.user.files.get(&file).and_then(|table| table.places.get(&event)).copied();
-    let mut entry = None;
-    if place.is_none() {
-        // The payer is charged for holding the event, and the one that opened the file for the entry.
-        hold(engine, event, payer)?;
-        let table = engine.user.files.get(&file).ok_or(ErrorKind::BadFile)?;
-        let charge = table.charge_entry(&engine.quotas).inspect_err(|_| undo(engine, event, new))?;
-        entry = Some(charge);
-    }
-    let on = engine.instances.is_enabled(event);
-    let user = &mut engine.user;
-    let known = user.known.get_mut(&event).ok_or(ErrorKind::NotFound)?;
-    if first_age && known.bit.is_none() {
-        let Some(bit) = user.page.allocate() else {
-            undo(engine, event, new);
-            return Err(ErrorKind::TooMany.into());
+        let mut revived = None;
+        let bytes = || {
+            revived = registry.table_mut().revive(wanted);
+            let kept = revived.as_mut().and_then(|revived| revived.take_charge(Kind::DefinitionBytes));
+            let bytes = wanted.name.len() + wanted.fields.len();
+            kept.map_or_else(|| DefinitionOwner { quotas, payer }.charge(bytes), Ok)
         };
-        known.bit = Some(bit);
-        user.page.set(bit, on);
-        user.news.page |= on;
+        let holding = EventHolder::new(quotas, payer, bytes)?;
+        if let Some(mut revived) = revived
+            && let Some(charge) = revived.take_charge(Kind::UserEvents)
+        {
+            let RevivedEvent { id, number, recorded_in, .. } = revived;
+            return Ok(ReservedEvent { id, number, recorded_in, charge, holding });
+        }
+        let charge = quotas.charge(payer, Kind::UserEvents, 1).map_err(|_| ErrorKind::TooMany)?;
+        // The kernel's error for too many events.
+        let id = registry.events().free_id().ok_or(ErrorKind::TooMany)?;
+        Ok(ReservedEvent { id, number: None, recorded_in: Vec::new(), charge, holding })
     }
-    let table = user.files.get_mut(&file).ok_or(ErrorKind::BadFile)?;
-    let added = entry.map(|charge| table.add(Held { event, payer, first_age }, charge));
-    if added.is_some()
-        && let Some(holding) = known.holders.get_mut(&payer)
-    {
-        holding.files += 1;
+
+    /// Finds an event, or creates it for a payer. `saved` states whether a persistent event survives the daemon.
+    ///
+    /// # Errors
+    /// `EADDRINUSE` if another event has the name, `EINVAL` for invalid fields, `EMFILE` if there are too many events (as
+    /// `user_event_parse()`), `ENOMEM` if the definitions of the payer's events are too long.
+    pub(super) fn find(
+        &mut self,
+        command: Command<'_>,
+        kind: Registration,
+        payer: u32,
+        saved: bool,
+    ) -> Result<EventId, CommandError> {
+        let fields = fields_key(&command.words());
+        if let Some(named) = self.engine.user.names.get(command.name) {
+            if kind.multi {
+                if let Some(event) = named.formats.get(&fields) {
+                    return Ok(*event);
+                }
+            } else if let Some(event) = named.single {
+                let same = self.engine.user.known.get(&event).is_some_and(|known| known.fields == fields);
+                return if same { Ok(event) } else { Err(ErrorKind::NameInUse.into()) };
+            }
+        }
+        let mut event = Event { name: command.name.to_owned(), multi: None, fields: command.fields()? };
+        // The fields of the event, not those of the command. A lone semicolon, for example, defines no field, but an
+        // event without fields cannot be found by it.
+        let fields = event.key();
+        let definition = EventDefinition { payer, name: event.name.clone(), fields, is_multi: kind.multi };
+        let reserved = self.with_released_ids(|this| this.reserve(&definition))?;
+        let ReservedEvent { id, number, recorded_in, charge, holding } = reserved;
+        let fields = definition.fields;
+        event.multi = kind.multi.then(|| number.unwrap_or(self.engine.user.next_multi));
+        self.engine.user.next_multi += u64::from(kind.multi && number.is_none());
+        let format = event.format(id);
+        let text = format.text();
+        let made = DefinedEvent {
+            printer: Printer::fields_only(&format, self.engine.facts.version()),
+            format,
+            text,
+        };
+        let number = self.engine.registry.table_mut().events_mut().add(made)?;
+        for instance in recorded_in {
+            if let Some(state) = self.engine.instances.get_mut(instance) {
+                state.recorded.insert(number);
+            }
+        }
+        let named = self.engine.user.names.entry(event.name.clone()).or_default();
+        if kind.multi {
+            named.formats.entry(fields.clone()).or_insert(number);
+        } else {
+            named.single = Some(number);
+        }
+        if kind.persists && saved {
+            self.engine.effects.touch_by_program();
+        }
+        let known = Known {
+            event,
+            fields,
+            serial: self.engine.registry.table_mut().count_definition(),
+            persists: kind.persists,
+            saved,
+            maker: payer,
+            holders: BTreeMap::from([(payer, holding)]),
+            charge,
+            bit: None,
+            on: false,
+            changed: 0,
+        };
+        self.engine.user.known.insert(number, known);
+        Ok(number)
     }
-    let index = added.or(place).ok_or(ErrorKind::BadFile)?;
-    let registered = Registered { event, index, bit: known.bit.unwrap_or(0), on };
-    // A payer may have been charged only because there was no other one.
-    user.settle_payers(event);
-    Ok(registered)
-}
 
-/// Registers a bit in a task's memory for an event that was just registered. Returns the write that sets the bit to
-/// the state in `registered`.
-///
-/// # Errors
-/// `ENOMEM` if the address space cannot be remembered.
-pub(super) fn register_bit(
-    engine: &mut Engine,
-    requester: Requester<'_>,
-    registered: &Registered,
-    address: u64,
-    bit: u8,
-) -> Result<BitWrite, CommandError> {
-    engine.user.follow(&engine.facts);
-    hold(engine, registered.event, requester.payer)?;
-    let done = engine.user.spaces.register_bit(requester, registered.event, (address, bit), registered.on);
-    user::drop_holder(engine, registered.event);
-    Ok(done?)
-}
+    /// Charges a payer for an event that it is about to hold. The errors are those for a new event.
+    fn hold(&mut self, event: EventId, payer: u32) -> Result<(), CommandError> {
+        self.with_released_ids(|this| {
+            let quotas = &this.engine.quotas;
+            let known = this.engine.user.known.get_mut(&event).ok_or(ErrorKind::NotFound)?;
+            if let Entry::Vacant(place) = known.holders.entry(payer) {
+                let bytes = known.event.name.len() + known.fields.len();
+                let bytes = || DefinitionOwner { quotas, payer }.charge(bytes);
+                place.insert(EventHolder::new(quotas, payer, bytes)?);
+            }
+            Ok(())
+        })
+    }
 
-/// Unregisters a bit (`DIAG_IOCSUNREG`). Returns the write that clears it; `ENOENT` if the task has no bit there.
-pub(super) fn forget(
-    engine: &mut Engine,
-    task: u32,
-    address: u64,
-    bit: u8,
-) -> Result<BitWrite, CommandError> {
-    let done = engine.user.spaces.forget(task, address, bit);
-    user::learn(engine);
-    Ok(done?)
+    /// Undoes the part of a registration before the event is added to the table.
+    fn undo(&mut self, event: EventId, new: bool) {
+        self.drop_holder(event);
+        if new {
+            self.remove(event);
+        }
+    }
+
+    /// Registers a command that an open file received from a payer. A `capable` caller may register persistent events. With
+    /// the first interface every caller may, but only events of a capable caller survive the daemon.
+    ///
+    /// # Errors
+    /// The kernel's errors: `EADDRINUSE` if another event has the name, `EINVAL` for an invalid command, `EPERM` for a
+    /// persistent event of a caller that is not capable, `ENOMEM` if the tables of the payer's files are too long.
+    pub(super) fn register_event(
+        &mut self,
+        (file, payer): (u64, u32),
+        text: &[u8],
+        layout: Layout,
+        kind: Registration,
+        capable: bool,
+    ) -> Result<Registered, CommandError> {
+        let first_age = layout == Layout::StatusPage;
+        let command = Command::split(text)?;
+        // The first interface accepted and ignored flags.
+        if command.flags.is_some() && !first_age {
+            return Err(ErrorKind::Invalid.into());
+        }
+        if kind.persists && !capable {
+            return Err(ErrorKind::Denied.into());
+        }
+        if !self.engine.user.files.contains_key(&file) {
+            return Err(ErrorKind::BadFile.into());
+        }
+        let kind = Registration { persists: kind.persists || first_age, ..kind };
+        let before = self.engine.user.known.len();
+        let event = self.find(command, kind, payer, capable)?;
+        let new = self.engine.user.known.len() > before;
+        let place = self.engine.user.files.get(&file).and_then(|table| table.places.get(&event)).copied();
+        let mut entry = None;
+        if place.is_none() {
+            // The payer is charged for holding the event, and the one that opened the file for the entry.
+            self.hold(event, payer)?;
+            let table = self.engine.user.files.get(&file).ok_or(ErrorKind::BadFile)?;
+            let charge = table.charge_entry(&self.engine.quotas).inspect_err(|_| self.undo(event, new))?;
+            entry = Some(charge);
+        }
+        let on = self.engine.instances.is_enabled(event);
+        let user = &mut self.engine.user;
+        let known = user.known.get_mut(&event).ok_or(ErrorKind::NotFound)?;
+        if first_age && known.bit.is_none() {
+            let Some(bit) = user.page.allocate() else {
+                self.undo(event, new);
+                return Err(ErrorKind::TooMany.into());
+            };
+            known.bit = Some(bit);
+            user.page.set(bit, on);
+            user.news.page |= on;
+        }
+        let table = user.files.get_mut(&file).ok_or(ErrorKind::BadFile)?;
+        let added = entry.map(|charge| table.add(Held { event, payer, first_age }, charge));
+        if added.is_some()
+            && let Some(holding) = known.holders.get_mut(&payer)
+        {
+            holding.files += 1;
+        }
+        let index = added.or(place).ok_or(ErrorKind::BadFile)?;
+        let registered = Registered { event, index, bit: known.bit.unwrap_or(0), on };
+        // A payer may have been charged only because there was no other one.
+        user.settle_payers(event);
+        Ok(registered)
+    }
+
+    /// Registers a bit in a task's memory for an event that was just registered. Returns the write that sets the bit to
+    /// the state in `registered`.
+    ///
+    /// # Errors
+    /// `ENOMEM` if the address space cannot be remembered.
+    pub(super) fn register_bit(
+        &mut self,
+        requester: Requester<'_>,
+        registered: &Registered,
+        address: u64,
+        bit: u8,
+    ) -> Result<BitWrite, CommandError> {
+        self.engine.user.follow(&self.engine.facts);
+        self.hold(registered.event, requester.payer)?;
+        let done =
+            self.engine.user.spaces.register_bit(requester, registered.event, (address, bit), registered.on);
+        self.drop_holder(registered.event);
+        Ok(done?)
+    }
+
+    /// Unregisters a bit (`DIAG_IOCSUNREG`). Returns the write that clears it; `ENOENT` if the task has no bit there.
+    pub(super) fn forget(&mut self, task: u32, address: u64, bit: u8) -> Result<BitWrite, CommandError> {
+        let done = self.engine.user.spaces.forget(task, address, bit);
+        self.learn();
+        Ok(done?)
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::*;
-use crate::engine::{facts::Facts, quota::Quotas, saved::Saved};
+use crate::engine::{Engine, facts::Facts, quota::Quotas, saved::Saved};
 
 /// An engine for this kernel, if one can be created.
 fn engine() -> Option<Engine> {
@@ -21,7 +21,7 @@ const KIND: Registration = Registration { persists: false, multi: false };
 
 fn register(engine: &mut Engine, file: u64, payer: u32, number: u32) -> Result<Registered, CommandError> {
     let text = format!("event_{number} u32 a; u64 b");
-    register_event(engine, (file, payer), text.as_bytes(), Layout::StatusPage, KIND, false)
+    UserChange::of(engine).register_event((file, payer), text.as_bytes(), Layout::StatusPage, KIND, false)
 }
 
 #[test]
@@ -35,11 +35,11 @@ fn all_events_of_a_client_are_registered_and_cleared() {
         let done = register(&mut engine, file, 7, number).unwrap();
         assert_eq!((done.index, done.bit), (number, number + 1));
         // The daemon does this after each request.
-        assert!(!user::take_updates(&mut engine).page);
+        assert!(!UserChange::of(&mut engine).take_updates().page);
     }
     // They persist, but belong to a client, so they are not saved.
     assert!(crate::engine::saved::settings(&engine).definitions.is_empty());
-    super::super::clear(&mut engine);
+    UserChange::of(&mut engine).clear();
     assert!(engine.user.known.is_empty());
     // A limit against a cost that grows with each event. It usually takes a second.
     assert!(since.elapsed() < Duration::from_secs(120), "{:?}", since.elapsed());
@@ -53,7 +53,13 @@ fn settings_of_user_events_never_make_a_saved_state_invalid() {
     for (name, persists) in [(&ends, false), (&stays, true)] {
         let kind = Registration { persists, multi: false };
         let text = format!("{name} u32 a");
-        let made = register_event(&mut engine, (file, 7), text.as_bytes(), Layout::Address, kind, persists);
+        let made = UserChange::of(&mut engine).register_event(
+            (file, 7),
+            text.as_bytes(),
+            Layout::Address,
+            kind,
+            persists,
+        );
         engine.instances.state(InstanceId::TOP).unwrap().enabled.insert(made.unwrap().event);
     }
     let saved = crate::engine::saved::settings(&engine);
@@ -115,23 +121,24 @@ fn each_holder_of_an_event_is_charged_and_charges_pass_on() {
     let mut event = EventId::new(0);
     let text = b"name u32 a";
     for (file, payer) in files.iter().zip([7, 8, 9]) {
-        let done = register_event(&mut engine, (*file, payer), text, Layout::Address, KIND, false);
+        let done =
+            UserChange::of(&mut engine).register_event((*file, payer), text, Layout::Address, KIND, false);
         event = done.unwrap().event;
     }
     assert_eq!([7, 8, 9].map(|payer| used(&engine, payer)), [[1, 1], [0, 1], [0, 1]]);
     assert_eq!(bytes(&engine, 7), bytes(&engine, 9));
     // A second file of a holder, and one that is closed before others.
     let more = engine.user.open(8, &engine.quotas).unwrap();
-    register_event(&mut engine, (more, 8), text, Layout::Address, KIND, false).unwrap();
-    user::close(&mut engine, files[2]);
-    user::close(&mut engine, files[0]);
+    UserChange::of(&mut engine).register_event((more, 8), text, Layout::Address, KIND, false).unwrap();
+    UserChange::of(&mut engine).close(files[2]);
+    UserChange::of(&mut engine).close(files[0]);
     assert_eq!([7, 8, 9].map(|payer| used(&engine, payer)), [[0, 0], [1, 1], [0, 0]]);
     assert_eq!((bytes(&engine, 7), bytes(&engine, 9)), (0, 0));
-    user::close(&mut engine, files[1]);
+    UserChange::of(&mut engine).close(files[1]);
     assert_eq!(used(&engine, 8), [1, 1]);
     // The last payer stays charged for what is recorded.
     record(&mut engine, event);
-    user::close(&mut engine, more);
+    UserChange::of(&mut engine).close(more);
     assert!(engine.user.known.is_empty());
     assert_eq!((used(&engine, 8), bytes(&engine, 8) > 0), ([1, 0], true));
     engine.instances.state(InstanceId::TOP).unwrap().clear(None);
@@ -168,10 +175,10 @@ fn the_entries_of_tables_are_charged_to_who_opened_the_file_until_it_closes() {
     // The file may be given to another payer.
     assert_eq!(register(&mut engine, file, 9, number).err(), Some(ErrorKind::NoMemory.into()));
     assert_eq!((used(&engine, 8), used(&engine, 9), engine.quotas.used(9, Kind::HeldEvents)), (1, 0, 0));
-    user::close(&mut engine, files[0]);
+    UserChange::of(&mut engine).close(files[0]);
     register(&mut engine, file, 9, number).unwrap();
     assert_eq!((used(&engine, 7), used(&engine, 9)), (limit - number as usize + 1, 0));
-    files.drain(1..).chain([file, other]).for_each(|file| user::close(&mut engine, file));
+    files.drain(1..).chain([file, other]).for_each(|file| UserChange::of(&mut engine).close(file));
     assert_eq!([7, 8, 9].map(|payer| used(&engine, payer)), [0; 3]);
 }
 
@@ -187,16 +194,21 @@ fn an_event_is_its_makers_whichever_interface_is_used() {
         let kind = Registration { persists: makers == Layout::Address, multi: false };
         let [file, other] = [7, 8].map(|payer| engine.user.open(payer, &engine.quotas).unwrap());
         let capable = makers == Layout::Address;
-        register_event(&mut engine, (file, 7), text.as_bytes(), makers, kind, capable).unwrap();
+        UserChange::of(&mut engine)
+            .register_event((file, 7), text.as_bytes(), makers, kind, capable)
+            .unwrap();
         let name = format!("name_{number}").into_bytes();
         // Another client registers it by the other interface, and may not delete it.
-        register_event(&mut engine, (other, 8), text.as_bytes(), others, KIND, false).unwrap();
-        assert_eq!(user::delete(&mut engine, &name, 8, false), Err(ErrorKind::Busy.into()));
-        user::close(&mut engine, other);
-        user::close(&mut engine, file);
-        assert_eq!(user::delete(&mut engine, &name, 8, false), Err(ErrorKind::Denied.into()));
+        UserChange::of(&mut engine).register_event((other, 8), text.as_bytes(), others, KIND, false).unwrap();
+        assert_eq!(UserChange::of(&mut engine).delete(&name, 8, false), Err(ErrorKind::Busy.into()));
+        UserChange::of(&mut engine).close(other);
+        UserChange::of(&mut engine).close(file);
+        assert_eq!(UserChange::of(&mut engine).delete(&name, 8, false), Err(ErrorKind::Denied.into()));
         assert_eq!(engine.quotas.used(7, Kind::UserEvents), 1, "it persists, and its maker pays");
-        assert_eq!(user::delete(&mut engine, &name, if number == 0 { 7 } else { 8 }, number > 0), Ok(()));
+        assert_eq!(
+            UserChange::of(&mut engine).delete(&name, if number == 0 { 7 } else { 8 }, number > 0),
+            Ok(())
+        );
         assert_eq!(engine.quotas.used(7, Kind::UserEvents), 0);
     }
 }
@@ -212,7 +224,13 @@ fn a_program_that_starts_again_has_the_ids_of_its_events_again() {
         for number in 0..limit {
             let kind = Registration { persists: false, multi: number % 2 == 0 };
             let text = format!("again_{number} u32 a");
-            let event = register_event(&mut engine, (file, 7), text.as_bytes(), Layout::Address, kind, false);
+            let event = UserChange::of(&mut engine).register_event(
+                (file, 7),
+                text.as_bytes(),
+                Layout::Address,
+                kind,
+                false,
+            );
             let event = event.unwrap().event;
             let id = engine.registry.events().known_format(event).unwrap().id;
             // The last round records nothing, but the records of before are there.
@@ -221,7 +239,7 @@ fn a_program_that_starts_again_has_the_ids_of_its_events_again() {
             }
             all.push((id, engine.user.known[&event].event.multi));
         }
-        user::close(&mut engine, file);
+        UserChange::of(&mut engine).close(file);
         assert!(engine.user.known.is_empty());
         assert!(all.iter().all(|(id, _)| engine.registry.events().defined_printer(*id).is_some()));
         if round > 0 {
@@ -231,8 +249,9 @@ fn a_program_that_starts_again_has_the_ids_of_its_events_again() {
     }
     // Others do not get them.
     let file = engine.user.open(8, &engine.quotas).unwrap();
-    let done =
-        register_event(&mut engine, (file, 8), b"again_1 u32 a", Layout::Address, KIND, false).unwrap();
+    let done = UserChange::of(&mut engine)
+        .register_event((file, 8), b"again_1 u32 a", Layout::Address, KIND, false)
+        .unwrap();
     let id = engine.registry.events().known_format(done.event).unwrap().id;
     assert!(ids.iter().all(|(known, _)| *known != id));
     engine.instances.state(InstanceId::TOP).unwrap().clear(None);
@@ -246,7 +265,7 @@ fn what_deleted_events_keep_is_limited_by_the_quota() {
     for number in 0..limit {
         let event = register(&mut engine, file, 7, number).unwrap().event;
         record(&mut engine, event);
-        user::remove(&mut engine, event);
+        UserChange::of(&mut engine).remove(event);
     }
     assert!(engine.user.known.is_empty());
     assert_eq!(register(&mut engine, file, 7, limit).err(), Some(ErrorKind::TooMany.into()));
@@ -265,7 +284,7 @@ fn events_of_one_name_are_found_by_their_fields() {
     let file = engine.user.open(0, &engine.quotas).unwrap();
     let mut register_bit = |text: &str, multi| {
         let kind = Registration { persists: false, multi };
-        register_event(&mut engine, (file, 0), text.as_bytes(), Layout::Address, kind, true)
+        UserChange::of(&mut engine).register_event((file, 0), text.as_bytes(), Layout::Address, kind, true)
     };
     let one = register_bit("name u32 a; u32 b", false).unwrap().event;
     assert_eq!(register_bit("name u32 a;u32 b;", false).map(|done| done.event), Ok(one));
