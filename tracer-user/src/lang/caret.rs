@@ -1,13 +1,22 @@
 //! Draws carets under a line of text for the errors of all languages.
 //!
-//! Two forms exist: [`mark`] draws the kernel's single `^` at a column, and [`excerpt`] underlines the whole span below
-//! the text.
+//! Two forms exist: [`mark`] draws the kernel's single `^` at a column, as in an entry of its log ([`log_entry`]).
+//! [`excerpt`] underlines the whole span below the text.
 
 use super::Span;
 
 /// Returns `column` spaces and a caret.
 pub fn mark(column: usize) -> String {
     format!("{:column$}^", "")
+}
+
+/// Returns an entry of `error_log` without its leading timestamp `[    1.234567] `: the error of a parser, the command,
+/// and a caret at a position in it.
+pub fn log_entry(parser: &[u8], error: &str, command: &[u8], position: usize) -> Vec<u8> {
+    let label = "  Command: ";
+    let head = format!(": error: {error}\n{label}");
+    let tail = format!("\n{}\n", mark(label.len() + position));
+    [parser, head.as_bytes(), command, tail.as_bytes()].concat()
 }
 
 /// Returns two lines, indented by two: the text, and `^^^` under the span.

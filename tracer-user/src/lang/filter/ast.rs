@@ -40,7 +40,7 @@ pub struct Predicate {
 }
 
 /// Name of a field.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Name {
     /// The name, in Latin-1.
     pub text: Vec<u8>,
@@ -59,37 +59,12 @@ pub struct Value {
     pub span: Span,
 }
 
-impl Predicate {
-    /// Place of the predicate.
-    #[cfg(any(test, feature = "internals"))]
-    pub fn span(&self) -> Span {
-        self.field.span.to(self.value.span)
-    }
-}
-
 impl Expr {
     /// Prints the expression as a filter. The result keeps the bytes of the text, so it may not be UTF-8.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut printer = Printer { out: Vec::new(), open_ended: false, keeps_space: false };
         printer.expr(self);
         printer.out
-    }
-
-    /// The predicates in the order of the text.
-    #[cfg(any(test, feature = "internals"))]
-    pub fn predicates(&self) -> Vec<&Predicate> {
-        let mut found = Vec::new();
-        self.visit(&mut |predicate| found.push(predicate));
-        found
-    }
-
-    #[cfg(any(test, feature = "internals"))]
-    fn visit<'a>(&'a self, seen: &mut impl FnMut(&'a Predicate)) {
-        match self {
-            Self::Predicate(predicate) => seen(predicate),
-            Self::Not(inner) | Self::Group(inner) => inner.visit(seen),
-            Self::And(parts) | Self::Or(parts) => parts.iter().for_each(|part| part.visit(seen)),
-        }
     }
 
     /// Returns a copy with all spans reset, to compare trees of texts with different spacing.

@@ -39,32 +39,26 @@ pub fn check(text: &[u8]) -> Result<Counts, Fault> {
             }
             continue;
         }
-        match byte {
-            b'\'' | b'"' => quote = Some((at, byte)),
-            b'|' | b'&' if text.get(at + 1) == Some(&byte) => {
-                in_term = false;
-                continue;
+        let ends_term = match byte {
+            b'\'' | b'"' => {
+                quote = Some((at, byte));
+                false
             }
+            b'|' | b'&' => text.get(at + 1) == Some(&byte),
             b'(' => {
-                in_term = false;
                 open += 1;
                 depth = depth.max(open);
-                continue;
+                true
             }
+            b')' if open == 1 => return Err(fault(ErrorKind::TooManyClose, Errno::PERM, at)),
             b')' => {
-                in_term = false;
-                if open == 1 {
-                    return Err(fault(ErrorKind::TooManyClose, Errno::PERM, at));
-                }
                 open -= 1;
-                continue;
+                true
             }
-            _ => {}
-        }
-        if !in_term {
-            in_term = true;
-            terms += 1;
-        }
+            _ => false,
+        };
+        terms += usize::from(!ends_term && !in_term);
+        in_term = !ends_term;
     }
     if let Some((at, _)) = quote {
         return Err(fault(ErrorKind::MissingQuote, Errno::SRCH, at));
@@ -73,18 +67,13 @@ pub fn check(text: &[u8]) -> Result<Counts, Fault> {
         return Err(fault(ErrorKind::TooManyOpen, Errno::NOENT, last_open(text)));
     }
     if terms == 0 {
-        return Err(Fault {
-            kind: ErrorKind::Empty,
-            errno: Errno::INVAL,
-            position: 0,
-            span: Span::new(0, text.len()),
-        });
+        return Err(Fault::new(ErrorKind::Empty, Errno::INVAL, 0, Span::new(0, text.len())));
     }
     Ok(Counts { depth, terms })
 }
 
 fn fault(kind: ErrorKind, errno: Errno, at: usize) -> Fault {
-    Fault { kind, errno, position: at, span: Span::new(at, at + 1) }
+    Fault::new(kind, errno, at, Span::new(at, at + 1))
 }
 
 /// Finds the last open parenthesis. Like the kernel, it searches from the end, so quotes may pair differently than in

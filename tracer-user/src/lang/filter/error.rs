@@ -132,19 +132,18 @@ pub struct Fault {
 }
 
 impl Fault {
+    pub(super) fn new(kind: ErrorKind, errno: Errno, position: usize, span: Span) -> Self {
+        Self { kind, errno, position, span }
+    }
+
     /// The fault of a text that has no tree.
     pub(crate) fn meaningless(text: &[u8]) -> Self {
-        Self {
-            kind: ErrorKind::InvalidFilter,
-            errno: Errno::INVAL,
-            position: 0,
-            span: Span::new(0, text.len()),
-        }
+        Self::new(ErrorKind::InvalidFilter, Errno::INVAL, 0, Span::new(0, text.len()))
     }
 
     /// A fault within a term, with EINVAL. `at` is the position of the kernel's parser, which reports one byte more.
     pub(crate) fn at(kind: ErrorKind, at: usize, span: Span) -> Self {
-        Self { kind, errno: Errno::INVAL, position: at + 1, span }
+        Self::new(kind, Errno::INVAL, at + 1, span)
     }
 }
 
@@ -232,9 +231,7 @@ impl FilterError {
             Some(wording) => (wording, self.fault.position),
             None => ("Error", 0),
         };
-        let mark = caret::mark("  Command: ".len() + position);
-        let head = format!("event filter parse error: error: {wording}\n  Command: ");
-        [head.as_bytes(), &self.text, format!("\n{mark}\n").as_bytes()].concat()
+        caret::log_entry(b"event filter parse error", wording, &self.text, position)
     }
 }
 

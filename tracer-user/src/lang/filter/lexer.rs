@@ -49,9 +49,16 @@ impl Lexer<'_> {
         self.text.get(at).copied()
     }
 
-    fn push(&mut self, kind: TokenKind, start: usize, end: usize) {
-        self.tokens.push(Token { kind, span: Span::new(start, end) });
-        self.at = end;
+    fn push(&mut self, kind: TokenKind, span: Span) {
+        self.tokens.push(Token { kind, span });
+        self.at = span.end;
+    }
+
+    /// Adds the value after an operator, whose end may be invalid.
+    fn push_value(&mut self, kind: ValueKind, span: Span, fault: Option<Fault>) -> Result<(), Fault> {
+        let token = if fault.is_some() { TokenKind::Broken } else { TokenKind::Value };
+        self.push(token(kind), span);
+        fault.map_or(Ok(()), Err)
     }
 
     /// Returns the end of the bytes from `from` on that satisfy `wanted`.
@@ -72,27 +79,15 @@ impl Lexer<'_> {
             match byte {
                 _ if is_space(byte) => self.at += 1,
                 b'(' if depth >= counts.depth => {
-                    return Err(Fault {
-                        kind: ErrorKind::TooDeep,
-                        errno: Errno::INVAL,
-                        position: 0,
-                        span: one,
-                    });
+                    return Err(Fault::new(ErrorKind::TooDeep, Errno::INVAL, 0, one));
                 }
                 b'(' => {
                     depth += 1;
-                    self.push(TokenKind::Open, here, here + 1);
+                    self.push(TokenKind::Open, one);
                 }
-                b'!' if !matches!(self.byte(here + 1), Some(b'=' | b'~')) => {
-                    self.push(TokenKind::Not, here, here + 1);
-                }
+                b'!' if !matches!(self.byte(here + 1), Some(b'=' | b'~')) => self.push(TokenKind::Not, one),
                 _ if terms >= counts.terms => {
-                    return Err(Fault {
-                        kind: ErrorKind::Miscounted,
-                        errno: Errno::PERM,
-                        position: here,
-                        span: one,
-                    });
+                    return Err(Fault::new(ErrorKind::Miscounted, Errno::PERM, here, one));
                 }
                 _ => {
                     self.predicate()?;
@@ -109,7 +104,7 @@ impl Lexer<'_> {
     /// Handles a text that ends where a term is expected: after a junction, or after only `!`.
     fn loose_end(&mut self, terms: usize, depth: usize) -> Result<(), Fault> {
         let end = Span::empty(self.text.len());
-        let fault = |kind, errno, position| Err(Fault { kind, errno, position, span: end });
+        let fault = |kind, errno, position| Err(Fault::new(kind, errno, position, end));
         if terms == 0 {
             return fault(ErrorKind::NoFilter, Errno::INVAL, end.start);
         }
@@ -141,35 +136,23 @@ impl Lexer<'_> {
     fn junction(&mut self, depth: &mut usize) -> Result<bool, Fault> {
         loop {
             let here = self.at;
+            let one = Span::new(here, here + 1);
+            let refused = |kind, position, span| Err(Fault::new(kind, Errno::PERM, position, span));
             match self.byte(here) {
-                None if *depth > 1 => {
-                    return Err(Fault {
-                        kind: ErrorKind::TooManyOpen,
-                        errno: Errno::PERM,
-                        position: here + 1,
-                        span: Span::empty(here),
-                    });
-                }
+                None if *depth > 1 => return refused(ErrorKind::TooManyOpen, here + 1, Span::empty(here)),
                 None => return Ok(true),
                 Some(byte) if is_space(byte) => self.at += 1,
-                Some(b')') if *depth == 1 => {
-                    return Err(Fault {
-                        kind: ErrorKind::TooManyClose,
-                        errno: Errno::PERM,
-                        position: here + 1,
-                        span: Span::new(here, here + 1),
-                    });
-                }
+                Some(b')') if *depth == 1 => return refused(ErrorKind::TooManyClose, here + 1, one),
                 Some(b')') => {
                     *depth -= 1;
-                    self.push(TokenKind::Close, here, here + 1);
+                    self.push(TokenKind::Close, one);
                 }
                 Some(byte @ (b'&' | b'|')) if self.byte(here + 1) == Some(byte) => {
                     let kind = if byte == b'&' { TokenKind::And } else { TokenKind::Or };
-                    self.push(kind, here, here + 2);
+                    self.push(kind, Span::new(here, here + 2));
                     return Ok(false);
                 }
-                Some(_) => return Err(too_many_terms(here)),
+                Some(_) => return refused(ErrorKind::TooManyTerms, here, one),
             }
         }
     }
@@ -179,9 +162,9 @@ impl Lexer<'_> {
         let end = self.run(start, |byte| is_alnum(byte) || byte == b'_');
         if end == start {
             let span = Span::new(start, start + 1);
-            return Err(Fault { kind: ErrorKind::NoField, errno: Errno::PERM, position: 0, span });
+            return Err(Fault::new(ErrorKind::NoField, Errno::PERM, 0, span));
         }
-        self.push(TokenKind::Field, start, end);
+        self.push(TokenKind::Field, Span::new(start, end));
         self.suffix(".ustring", Feature::UserText, TokenKind::UserText);
         let function = self.suffix(".function", Feature::Function, TokenKind::Function);
         let at = skip_space(self.text, self.at);
@@ -189,7 +172,7 @@ impl Lexer<'_> {
         let Some(op) = Op::ALL.into_iter().find(|op| rest.starts_with(op.text().as_bytes())) else {
             return Err(Fault::at(ErrorKind::InvalidOp, at, Span::new(at, self.text.len().min(at + 1))));
         };
-        self.push(TokenKind::Op(op), at, at + op.text().len());
+        self.push(TokenKind::Op(op), Span::new(at, at + op.text().len()));
         self.at = skip_space(self.text, self.at);
         if function { self.symbol() } else { self.value() }
     }
@@ -197,7 +180,7 @@ impl Lexer<'_> {
     fn suffix(&mut self, text: &str, feature: Feature, kind: TokenKind) -> bool {
         let found = self.dialect.has(feature) && rest(self.text, self.at).starts_with(text.as_bytes());
         if found {
-            self.push(kind, self.at, self.at + text.len());
+            self.push(kind, Span::new(self.at, self.at + text.len()));
         }
         found
     }
@@ -210,20 +193,18 @@ impl Lexer<'_> {
             return self.number(ValueKind::Symbol, start, end);
         }
         let end = self.run(start, |byte| !is_space(byte));
-        self.push(TokenKind::Value(ValueKind::Symbol), start, end);
-        Ok(())
+        self.push_value(ValueKind::Symbol, Span::new(start, end), None)
     }
 
     fn value(&mut self) -> Result<(), Fault> {
         let start = self.at;
-        let first = self.byte(start);
         if self.function_event {
             return self.functions(start);
         }
         if self.dialect.has(Feature::CpuSets) && rest(self.text, start).starts_with(b"CPUS") {
             return self.cpus(start);
         }
-        match first {
+        match self.byte(start) {
             Some(quote @ (b'\'' | b'"')) => self.quoted(quote, start),
             Some(byte) if byte == b'-' || byte.is_ascii_digit() => {
                 let end = self.run(start + usize::from(byte == b'-'), is_alnum);
@@ -237,47 +218,36 @@ impl Lexer<'_> {
     }
 
     fn number(&mut self, kind: ValueKind, start: usize, end: usize) -> Result<(), Fault> {
-        if end - start >= NUMBER_MAX {
-            self.push(TokenKind::Broken(kind), start, end);
-            return Err(Fault::at(ErrorKind::OperandTooLong, end, Span::new(start, end)));
-        }
-        self.push(TokenKind::Value(kind), start, end);
-        Ok(())
+        let span = Span::new(start, end);
+        let is_long = span.len() >= NUMBER_MAX;
+        self.push_value(kind, span, is_long.then(|| Fault::at(ErrorKind::OperandTooLong, end, span)))
     }
 
     fn quoted(&mut self, quote: u8, start: usize) -> Result<(), Fault> {
-        let kind = ValueKind::Text(quote);
         let close = self.run(start + 1, |byte| byte != quote);
-        if close == self.text.len() {
-            self.push(TokenKind::Broken(kind), start, close);
-            return Err(Fault::at(ErrorKind::MissingQuote, close, Span::new(start, close)));
-        }
-        if close - (start + 1) >= TEXT_MAX {
-            self.push(TokenKind::Broken(kind), start, close + 1);
-            return Err(Fault::at(ErrorKind::OperandTooLong, close, Span::new(start, close + 1)));
-        }
-        self.push(TokenKind::Value(kind), start, close + 1);
-        Ok(())
+        let span = Span::new(start, self.text.len().min(close + 1));
+        let fault = if close == self.text.len() {
+            Some(ErrorKind::MissingQuote)
+        } else {
+            (close - (start + 1) >= TEXT_MAX).then_some(ErrorKind::OperandTooLong)
+        };
+        self.push_value(ValueKind::Text(quote), span, fault.map(|kind| Fault::at(kind, close, span)))
     }
 
     fn cpus(&mut self, start: usize) -> Result<(), Fault> {
-        let broken = TokenKind::Broken(ValueKind::Cpus);
-        let open = start + 4;
+        let open = start + "CPUS".len();
         if self.byte(open) != Some(b'{') {
-            self.push(broken, start, open);
-            return Err(Fault::at(ErrorKind::MissingBraceOpen, open + 1, Span::empty(open)));
+            let fault = Fault::at(ErrorKind::MissingBraceOpen, open + 1, Span::empty(open));
+            return self.push_value(ValueKind::Cpus, Span::new(start, open), Some(fault));
         }
         let close = self.run(open + 1, |byte| byte != b'}');
-        if close == self.text.len() {
-            self.push(broken, start, close);
-            return Err(Fault::at(ErrorKind::MissingBraceClose, close, Span::empty(close)));
-        }
-        if close == open + 1 {
-            self.push(broken, start, close + 1);
-            return Err(Fault::at(ErrorKind::InvalidCpulist, close, Span::new(start, close + 1)));
-        }
-        self.push(TokenKind::Value(ValueKind::Cpus), start, close + 1);
-        Ok(())
+        let span = Span::new(start, self.text.len().min(close + 1));
+        let fault = if close == self.text.len() {
+            Some(Fault::at(ErrorKind::MissingBraceClose, close, Span::empty(close)))
+        } else {
+            (close == open + 1).then(|| Fault::at(ErrorKind::InvalidCpulist, close, span))
+        };
+        self.push_value(ValueKind::Cpus, span, fault)
     }
 
     /// Reads the functions of `ftrace:function`: all bytes before a junction or parenthesis, or a quoted text. The
@@ -288,17 +258,9 @@ impl Lexer<'_> {
             Some(quote) => byte != quote,
             None => !matches!(byte, b')' | b'&' | b'|'),
         });
-        let kind = ValueKind::Functions(quote.unwrap_or(0));
-        if end - start - usize::from(quote.is_some()) >= TEXT_MAX {
-            self.push(TokenKind::Broken(kind), start, end);
-            return Err(Fault::at(ErrorKind::OperandTooLong, end, Span::new(start, end)));
-        }
-        self.push(TokenKind::Value(kind), start, end);
-        Ok(())
+        let span = Span::new(start, end);
+        let is_long = span.len() - usize::from(quote.is_some()) >= TEXT_MAX;
+        let fault = is_long.then(|| Fault::at(ErrorKind::OperandTooLong, end, span));
+        self.push_value(ValueKind::Functions(quote.unwrap_or(0)), span, fault)
     }
-}
-
-fn too_many_terms(here: usize) -> Fault {
-    let span = Span::new(here, here + 1);
-    Fault { kind: ErrorKind::TooManyTerms, errno: Errno::PERM, position: here, span }
 }

@@ -12,7 +12,7 @@ use super::lexer::lex;
 use super::token::{Op, Token, TokenKind, ValueKind};
 
 /// A predicate that may be incomplete.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Draft {
     /// The field.
     pub field: Name,
@@ -34,14 +34,8 @@ pub fn drafts(text: &[u8], tokens: &[Token]) -> Vec<Draft> {
     let mut drafts: Vec<Draft> = Vec::new();
     for token in tokens {
         if token.kind == TokenKind::Field {
-            drafts.push(Draft {
-                field: Name { text: token.span.of(text).to_vec(), span: token.span },
-                user: false,
-                function: false,
-                op: None,
-                value: None,
-                broken: false,
-            });
+            let field = Name { text: token.span.of(text).to_vec(), span: token.span };
+            drafts.push(Draft { field, ..Draft::default() });
         }
         let Some(draft) = drafts.last_mut() else { continue };
         match token.kind {

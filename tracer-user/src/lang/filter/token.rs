@@ -101,37 +101,3 @@ impl fmt::Display for Op {
         f.write_str(self.text())
     }
 }
-
-impl TokenKind {
-    /// Name of the token in the output of `explain`.
-    #[cfg(any(test, feature = "internals"))]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Open => "open",
-            Self::Close => "close",
-            Self::Not => "not",
-            Self::And => "and",
-            Self::Or => "or",
-            Self::Field => "field",
-            Self::UserText => "user text",
-            Self::Function => "function",
-            Self::Op(_) => "operator",
-            Self::Value(kind) => kind.name(),
-            Self::Broken(_) => "broken value",
-        }
-    }
-}
-
-impl ValueKind {
-    /// Name of the form.
-    #[cfg(any(test, feature = "internals"))]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Number => "number",
-            Self::Text(_) => "text",
-            Self::Cpus => "CPUs",
-            Self::Symbol => "symbol",
-            Self::Functions(_) => "functions",
-        }
-    }
-}
