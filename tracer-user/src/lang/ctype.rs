@@ -3,6 +3,8 @@
 //! They differ from ASCII: byte 0xa0 is a space, and accented letters are letters. A filter with such a letter in a
 //! field name therefore fails with "Field not found" and not with a syntax error.
 
+use super::Span;
+
 /// `isspace()`: ASCII white space with the vertical tab, and the Latin-1 no-break space.
 pub fn is_space(byte: u8) -> bool {
     matches!(byte, b'\t'..=b'\r' | b' ' | 0xa0)
@@ -47,6 +49,16 @@ pub fn split_once(text: &[u8], wanted: impl Fn(u8) -> bool) -> Option<(&[u8], &[
 pub fn split_run(text: &[u8], wanted: impl Fn(u8) -> bool) -> (&[u8], &[u8]) {
     let end = text.iter().position(|byte| !wanted(*byte)).unwrap_or(text.len());
     text.split_at_checked(end).unwrap_or((text, &[]))
+}
+
+/// Returns the places of the words between white space.
+pub fn words(text: &[u8]) -> impl Iterator<Item = Span> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let start = skip_space(text, at);
+        at = start + split_run(rest(text, start), |byte| !is_space(byte)).0.len();
+        (start < at).then(|| Span::new(start, at))
+    })
 }
 
 #[cfg(test)]

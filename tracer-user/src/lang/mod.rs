@@ -10,6 +10,7 @@ pub mod caret;
 pub mod cpulist;
 pub mod ctype;
 pub mod define;
+mod error_kinds;
 pub mod facts;
 pub mod fetch;
 pub mod filter;

@@ -17,15 +17,7 @@ impl<'a> Line<'a> {
     /// Splits a line. Ignores the text after a NUL or `#`.
     pub fn split(text: &'a [u8]) -> Self {
         let text = text.split(|byte| matches!(byte, 0 | b'#')).next().unwrap_or_default();
-        let mut words = Vec::new();
-        let mut at = ctype::skip_space(text, 0);
-        while at < text.len() {
-            let length = text.iter().skip(at).position(|byte| ctype::is_space(*byte));
-            let end = length.map_or(text.len(), |length| at + length);
-            words.push(Span::new(at, end));
-            at = ctype::skip_space(text, end);
-        }
-        Self { text, words }
+        Self { text, words: ctype::words(text).collect() }
     }
 
     /// The text of the line.

@@ -12,7 +12,6 @@ use rustix::io::Errno;
 pub use error::{ErrorKind, Refusal};
 pub use set::{Change, Defined, Set};
 
-use self::error::Reader;
 use super::fetch::is_name;
 use super::number;
 use super::{Span, ctype};
@@ -48,122 +47,101 @@ pub fn read(line: &[u8], file: File, has: &dyn Fn(&str) -> bool) -> Result<Reque
     if line.is_empty() {
         return Ok(Request::Nothing);
     }
-    let reader = Reader { line };
     match file {
-        File::Synthetic => synthetic(&reader, has),
-        File::Dynamic => dynamic(&reader, has),
+        File::Synthetic => synthetic(line, has),
+        File::Dynamic => dynamic(line, has),
     }
 }
 
 /// `create_or_delete_synth_event()`
-fn synthetic(reader: &Reader<'_>, has: &dyn Fn(&str) -> bool) -> Result<Request, Refusal> {
-    let line = reader.line;
+fn synthetic(line: &[u8], has: &dyn Fn(&str) -> bool) -> Result<Request, Refusal> {
     let blank = line.iter().position(|byte| matches!(byte, b' ' | b'\t'));
     if let [b'!', name @ ..] = line {
         let name = blank.and_then(|blank| name.get(..blank - 1)).unwrap_or(name);
         return Ok(Request::Delete(name.to_vec()));
     }
-    if !is_command(line) {
-        return Err(reader.whole(ErrorKind::InvalidCommand));
+    match blank {
+        Some(blank) if is_command(line) => define(line, Span::new(0, blank), has),
+        _ => Err(Refusal::whole(line, ErrorKind::InvalidCommand)),
     }
-    let Some(blank) = blank else { return Err(reader.whole(ErrorKind::InvalidCommand)) };
-    define(reader, Span::new(0, blank), has)
 }
 
 /// `create_synth_event()`
-fn dynamic(reader: &Reader<'_>, has: &dyn Fn(&str) -> bool) -> Result<Request, Refusal> {
-    let line = reader.line;
+fn dynamic(line: &[u8], has: &dyn Fn(&str) -> bool) -> Result<Request, Refusal> {
     let Some(mut rest) = line.strip_prefix(b"s:") else {
-        return Err(reader.unlogged(Errno::INVAL));
+        return Err(Refusal::unlogged(line, Errno::INVAL));
     };
     let Some(blank) = line.iter().position(|byte| matches!(byte, b' ' | b'\t')) else {
-        return Err(reader.whole(ErrorKind::InvalidCommand));
+        return Err(Refusal::whole(line, ErrorKind::InvalidCommand));
     };
     if rest.contains(&b'/') {
-        let prefix = format!("{SYSTEM}/");
-        let Some(behind) = rest.strip_prefix(prefix.as_bytes()) else {
-            return Err(reader.whole(ErrorKind::InvalidDynCommand));
-        };
-        rest = behind;
+        let behind = rest.strip_prefix(format!("{SYSTEM}/").as_bytes());
+        rest = behind.ok_or_else(|| Refusal::whole(line, ErrorKind::InvalidDynCommand))?;
     }
     if !is_command(rest) {
-        return Err(reader.whole(ErrorKind::InvalidCommand));
+        return Err(Refusal::whole(line, ErrorKind::InvalidCommand));
     }
-    define(reader, Span::new(line.len() - rest.len(), blank), has)
+    define(line, Span::new(line.len() - rest.len(), blank), has)
 }
 
 /// Whether the text before the first semicolon has a name and the type and name of a field (`check_command()`).
 fn is_command(text: &[u8]) -> bool {
     let first = text.split(|byte| *byte == b';').next().unwrap_or_default();
-    first.first() == Some(&b'!') || words(first, 0).count() >= 3
-}
-
-/// Returns the words of a part that starts at `start` of the line.
-fn words(text: &[u8], start: usize) -> impl Iterator<Item = Span> + '_ {
-    let mut at = 0;
-    std::iter::from_fn(move || {
-        at = ctype::skip_space(text, at);
-        let length = text.iter().skip(at).position(|byte| ctype::is_space(*byte));
-        let end = length.map_or(text.len(), |length| at + length);
-        let word = Span::new(start + at, start + end);
-        at = end;
-        (!word.is_empty()).then_some(word)
-    })
+    first.first() == Some(&b'!') || ctype::words(first).count() >= 3
 }
 
 /// `__create_synth_event()`
-fn define(reader: &Reader<'_>, name: Span, has: &dyn Fn(&str) -> bool) -> Result<Request, Refusal> {
-    let line = reader.line;
+fn define(line: &[u8], name: Span, has: &dyn Fn(&str) -> bool) -> Result<Request, Refusal> {
     let text = name.of(line);
     if text.is_empty() {
-        return Err(reader.whole(ErrorKind::InvalidCommand));
+        return Err(Refusal::whole(line, ErrorKind::InvalidCommand));
     }
     if !is_name(text, false) {
-        return Err(reader.at(ErrorKind::BadName, name));
+        return Err(Refusal::new(line, ErrorKind::BadName, name));
     }
     if has(&latin1(text)) {
-        return Err(reader.at(ErrorKind::EventExists, name));
+        return Err(Refusal::new(line, ErrorKind::EventExists, name));
     }
     let mut fields = Vec::new();
     let mut start = ctype::skip_space(line, name.end);
     for piece in ctype::rest(line, start).split(|byte| *byte == b';') {
-        let words: Vec<Span> = words(piece, start).collect();
+        let words = ctype::words(piece).map(|word| Span::new(start + word.start, start + word.end));
+        let words: Vec<Span> = words.collect();
         start += piece.len() + 1;
         let mut rest = &words[..];
         while !rest.is_empty() {
-            let (field, taken) = field(reader, rest)?;
+            let (field, taken) = field(line, rest)?;
             if fields.len() == FIELDS_MAX {
-                return Err(reader.whole(ErrorKind::TooManyFields));
+                return Err(Refusal::whole(line, ErrorKind::TooManyFields));
             }
             fields.push(field);
             rest = rest.get(taken..).unwrap_or_default();
         }
     }
     if fields.is_empty() {
-        return Err(reader.whole(ErrorKind::InvalidCommand));
+        return Err(Refusal::whole(line, ErrorKind::InvalidCommand));
     }
     Ok(Request::Define(Event { name: latin1(text), fields }))
 }
 
 /// Parses a field. Returns it and its number of words (`parse_synth_field()`).
-fn field(reader: &Reader<'_>, words: &[Span]) -> Result<(Member, usize), Refusal> {
-    let line = reader.line;
+fn field(line: &[u8], words: &[Span]) -> Result<(Member, usize), Refusal> {
     let (prefix, ty, name, taken) = match words {
         [first, second, third, ..] if first.of(line) == b"unsigned" => {
             ("unsigned ", *second, Some(*third), 3)
         }
         [first, ..] if first.of(line) == b"unsigned" => {
-            return Err(reader.at(ErrorKind::IncompleteType, *first));
+            return Err(Refusal::new(line, ErrorKind::IncompleteType, *first));
         }
         [first, rest @ ..] => ("", *first, rest.first().copied(), 2),
-        [] => return Err(reader.whole(ErrorKind::InvalidCommand)),
+        [] => return Err(Refusal::whole(line, ErrorKind::InvalidCommand)),
     };
-    let Some(name) = name else { return Err(reader.at(ErrorKind::InvalidField, ty)) };
+    let Some(name) = name else { return Err(Refusal::new(line, ErrorKind::InvalidField, ty)) };
     let text = name.of(line);
     let bracket = text.iter().position(|byte| *byte == b'[');
     let (bare, array) = text.split_at(bracket.unwrap_or(text.len()));
     if !is_name(bare, false) {
-        return Err(reader.at(ErrorKind::BadName, name));
+        return Err(Refusal::new(line, ErrorKind::BadName, name));
     }
     let whole = format!("{prefix}{}{}", latin1(ty.of(line)), latin1(array));
     let length = |digits: &str| number::unsigned(digits.as_bytes()).and_then(|n| u32::try_from(n).ok());
@@ -171,8 +149,8 @@ fn field(reader: &Reader<'_>, words: &[Span]) -> Result<(Member, usize), Refusal
         Some(member) => Ok((member, taken)),
         // Only `char` types can have an array length. After another type, brackets make the type invalid.
         None if bracket.is_some() && whole.contains("char[") => {
-            Err(reader.at(ErrorKind::InvalidArraySpec, name))
+            Err(Refusal::new(line, ErrorKind::InvalidArraySpec, name))
         }
-        None => Err(reader.at(ErrorKind::InvalidType, ty)),
+        None => Err(Refusal::new(line, ErrorKind::InvalidType, ty)),
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::error::{Reader, Refusal};
+use super::error::Refusal;
 use super::{File, Request, read};
 use crate::event::dynamic::latin1;
 use crate::event::synthetic::{Event, SYSTEM};
@@ -77,14 +77,12 @@ impl Set {
 
     /// The lines of a file, each with its serial number.
     pub fn lines(&self, file: File) -> impl Iterator<Item = (u64, Vec<u8>)> {
-        let line = move |defined: &Defined| {
-            let head = match file {
-                File::Synthetic => String::new(),
-                File::Dynamic => format!("s:{SYSTEM}/"),
-            };
-            (defined.serial, [head.into_bytes(), defined.event.read_back()].concat())
+        let head = match file {
+            File::Synthetic => String::new(),
+            File::Dynamic => format!("s:{SYSTEM}/"),
         };
-        self.events.iter().map(line)
+        let line = move |event: &Event| [head.as_bytes(), &event.read_back()].concat();
+        self.events.iter().map(move |defined| (defined.serial, line(&defined.event)))
     }
 
     /// Applies a line.
@@ -98,16 +96,15 @@ impl Set {
             Request::Nothing => Ok(Change::Nothing),
             Request::Define(event) => {
                 let event = Arc::new(event);
-                let event_of_set = Arc::clone(&event);
-                let serial = self.serial;
+                let (added, serial) = (Arc::clone(&event), self.serial);
+                self.events.push(Defined { event, serial, referenced: false, busy: false });
                 self.serial += 1;
-                self.events.push(Defined { event: event_of_set, serial, referenced: false, busy: false });
-                Ok(Change::Added(event))
+                Ok(Change::Added(added))
             }
             Request::Delete(name) => self
                 .delete(&latin1(&name))
                 .map(Change::Deleted)
-                .map_err(|errno| Reader { line }.unlogged(errno)),
+                .map_err(|errno| Refusal::unlogged(line, errno)),
         }
     }
 
