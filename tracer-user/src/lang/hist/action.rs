@@ -12,7 +12,7 @@ use super::World;
 use super::error::{ErrorKind, Log};
 use super::split::{Pieces, strip};
 use super::value::Value;
-use crate::event::dynamic::latin1;
+use crate::event::dynamic::{latin1, raw};
 
 /// Maximum number of parameters of an action: `SYNTH_FIELDS_MAX`.
 pub(super) const PARAMS_MAX: usize = 64;
@@ -102,32 +102,22 @@ impl Action {
             && self.synthetic_name() == other.synthetic_name()
     }
 
-    /// Text of the action when read back; `saved` are the names that `save()` stores.
-    pub(super) fn read_back(&self, saved: &[Value]) -> Vec<u8> {
-        let mut text = match &self.handler {
-            Handler::Match { system, event } => {
-                use crate::event::dynamic::raw;
-                [b":onmatch(", &raw(system)[..], b".", &raw(event)].concat()
-            }
-            Handler::Max(tracked) => [b":onmax(", &tracked.text[..]].concat(),
-            Handler::Change(tracked) => [b":onchange(", &tracked.text[..]].concat(),
+    /// Text of the action when read back; `saved` are the variables of `save()`.
+    pub(super) fn read_back(&self, saved: &[(Value, Value)]) -> Vec<u8> {
+        let handler = match &self.handler {
+            Handler::Match { system, event } => [b"onmatch(", &raw(system)[..], b".", &raw(event)].concat(),
+            Handler::Max(tracked) => [b"onmax(", &tracked.text[..]].concat(),
+            Handler::Change(tracked) => [b"onchange(", &tracked.text[..]].concat(),
         };
-        text.extend(b").");
-        text.extend(&self.word);
-        text.push(b'(');
-        let saved: Vec<&[u8]> = saved.iter().filter_map(|value| value.variable.as_deref()).collect();
-        let listed: Vec<&[u8]> = match self.kind {
-            ActionKind::Save => saved,
+        let params: Vec<&[u8]> = match self.kind {
+            ActionKind::Save => saved.iter().filter_map(|(saved, _)| saved.variable.as_deref()).collect(),
             ActionKind::Trace => self.synthetic.iter().chain(&self.params).map(Vec::as_slice).collect(),
             ActionKind::Snapshot => Vec::new(),
         };
-        text.extend(listed.join(&b','));
-        text.push(b')');
-        text
+        [b":", &handler[..], b").", &self.word, b"(", &params.join(&b','), b")"].concat()
     }
 }
 
-/// Parses an action.
 pub(super) fn read(text: &[u8], part: Span, world: &dyn World, log: &mut Log) -> Result<Action, Errno> {
     let mut reader = Reader { text, log };
     let bytes = part.of(text);
@@ -157,13 +147,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn error(&mut self, kind: ErrorKind, span: Span) -> Errno {
-        self.log.add(kind, span.of(self.text), Some(span));
-        Errno::INVAL
-    }
-
-    fn anywhere(&mut self, kind: ErrorKind) -> Errno {
-        self.log.add_anywhere(kind);
-        Errno::INVAL
+        self.log.add(kind, span.of(self.text), Some(span))
     }
 
     /// `SYSTEM.EVENT)`
@@ -190,11 +174,11 @@ impl Reader<'_> {
         let mut pieces = Pieces::of(self.text, part);
         pieces.up_to(b'.');
         if pieces.rest().is_none() {
-            return Err(self.anywhere(ErrorKind::ActionNotFound));
+            return Err(self.log.add_anywhere(ErrorKind::ActionNotFound));
         }
         let word = pieces.up_to(b'(').unwrap_or(part);
         if pieces.rest().is_none() {
-            return Err(self.anywhere(ErrorKind::ActionNotFound));
+            return Err(self.log.add_anywhere(ErrorKind::ActionNotFound));
         }
         let bytes = word.of(self.text);
         let params = pieces.up_to(b')').unwrap_or(part);
@@ -234,7 +218,7 @@ impl Reader<'_> {
         let mut first = action.keyword;
         while pieces.rest().is_some() {
             if action.params.len() >= PARAMS_MAX {
-                return Err(self.anywhere(ErrorKind::TooManyParams));
+                return Err(self.log.add_anywhere(ErrorKind::TooManyParams));
             }
             let param = strip(self.text, pieces.up_to(b',').unwrap_or(part));
             if param.len() < 2 {

@@ -8,13 +8,9 @@ use super::action::{Action, ActionKind, Handler};
 use super::command::VARS_MAX;
 use super::sort;
 use super::value::{Flags, Function, HistId, Slot, Value};
-use crate::event::Format;
-use crate::event::{
-    InstanceId,
-    dynamic::{latin1, raw},
-};
+use crate::event::dynamic::{latin1, raw};
+use crate::event::{Format, InstanceId};
 
-/// Maximum number of references of a histogram.
 const REFERENCES_MAX: usize = VARS_MAX;
 
 /// A histogram.
@@ -95,11 +91,11 @@ impl Hist {
 
     /// The events of `onmatch()`.
     pub(super) fn matched_events(&self) -> Vec<(String, String)> {
-        let events = self.actions.iter().filter_map(|action| match &action.handler {
+        let names = |action: &Action| match &action.handler {
             Handler::Match { system, event } => Some((system.clone(), event.clone())),
             _ => None,
-        });
-        events.collect()
+        };
+        self.actions.iter().filter_map(names).collect()
     }
 
     /// Returns the number of a reference to a variable, and adds the reference if it is new. Returns `None` if there
@@ -113,15 +109,16 @@ impl Hist {
             return None;
         }
         let flags = variable.flags.only(Flags::TIMESTAMP.and(Flags::USECS));
-        let mut value = Value::new(Flags::VAR_REF.and(flags), Function::Reference);
-        value.slot = variable.slot;
-        value.size = variable.size;
-        value.signed = variable.signed;
-        value.ty.clone_from(&variable.ty);
-        value.event = event;
-        value.name = variable.variable.clone().or_else(|| variable.name.clone());
-        value.reference = reference;
-        self.references.push(value);
+        self.references.push(Value {
+            slot: variable.slot,
+            size: variable.size,
+            signed: variable.signed,
+            ty: variable.ty.clone(),
+            event,
+            name: variable.variable.clone().or_else(|| variable.name.clone()),
+            reference,
+            ..Value::new(Flags::VAR_REF.and(flags), Function::Reference)
+        });
         self.read_once.push(false);
         Some(reference)
     }
@@ -148,21 +145,15 @@ impl Hist {
     pub(super) fn has_variables(&self) -> bool {
         !self.references.is_empty() || self.fields.iter().any(Value::has_variables)
     }
-}
 
-impl Hist {
     /// Whether two histograms are equal for the kernel, apart from their filters (`hist_trigger_match()`).
     pub(super) fn matches(&self, other: &Self) -> bool {
-        let same_field = |a: &Value, b: &Value| match (&a.field, &b.field) {
-            (None, None) => true,
-            (Some(a), Some(b)) => {
-                a.name == b.name && a.ty == b.ty && a.size == b.size && a.signed == b.signed
-            }
-            _ => false,
-        };
+        fn field(value: &Value) -> Option<(&str, &str, usize, bool)> {
+            value.field.as_ref().map(|field| (&*field.name, &*field.ty, field.size, field.signed))
+        }
         let same = |a: &Value, b: &Value| {
             a.flags == b.flags
-                && same_field(a, b)
+                && field(a) == field(b)
                 && (a.offset, a.size, a.signed) == (b.offset, b.size, b.signed)
                 && a.variable == b.variable
         };
@@ -217,10 +208,7 @@ impl Hist {
         if self.no_hitcount {
             text.extend(b":nohitcount");
         }
-        let saved: Vec<Value> = self.saved.iter().map(|(variable, _)| variable.clone()).collect();
-        for action in &self.actions {
-            text.extend(action.read_back(&saved));
-        }
+        text.extend(self.actions.iter().flat_map(|action| action.read_back(&self.saved)));
         text
     }
 

@@ -42,19 +42,6 @@ impl Dialect {
         Self { features: (1 << Feature::ALL.len()) - 1 }
     }
 
-    /// Linux 6.12.
-    #[cfg(any(test, feature = "internals"))]
-    pub fn v6_12() -> Self {
-        Self::newest().without(Feature::Comm)
-    }
-
-    /// Linux 6.1.
-    #[cfg(any(test, feature = "internals"))]
-    pub fn v6_1() -> Self {
-        let lacks = Feature::ALL.into_iter().filter(|feature| *feature != Feature::Bars);
-        lacks.fold(Self::newest(), Self::without)
-    }
-
     /// Removes a feature.
     #[cfg(any(test, feature = "internals"))]
     #[must_use]
@@ -65,16 +52,5 @@ impl Dialect {
     /// Whether the dialect has a feature.
     pub fn has(self, feature: Feature) -> bool {
         self.features & 1 << feature as u8 != 0
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ages() {
-        assert!(Dialect::newest().has(Feature::Comm) && !Dialect::v6_12().has(Feature::Comm));
-        assert!(Dialect::v6_12().has(Feature::NoHitcount) && !Dialect::v6_1().has(Feature::NoHitcount));
     }
 }

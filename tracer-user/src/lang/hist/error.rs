@@ -6,123 +6,63 @@
 
 use std::fmt;
 
+use memchr::memmem;
 use rustix::io::Errno;
 
+use super::super::error_kinds::error_kinds;
 use super::super::filter::FilterError;
 use super::super::{Span, caret};
 
-/// Kinds of error: `HIST_ERR_*`, `kernel/trace/trace_events_hist.c`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "the wording says what each of them is")]
-pub enum ErrorKind {
-    DuplicateVar,
-    VarNotUnique,
-    TooManyVars,
-    MalformedAssignment,
-    NamedMismatch,
-    TriggerExists,
-    NothingToClear,
-    SetClockFailed,
-    BadFieldModifier,
-    TooManySubexpressions,
-    TimestampMismatch,
-    TooManyFieldVars,
-    EventFileNotFound,
-    HistNotFound,
-    HistCreateFailed,
-    SynthVarNotFound,
-    SynthEventNotFound,
-    SynthTypeMismatch,
-    SynthCountMismatch,
-    FieldVarParseFailed,
-    VarCreateFindFailed,
-    OnxNotVar,
-    OnxVarNotFound,
-    OnxVarCreateFailed,
-    FieldVarCreateFailed,
-    TooManyParams,
-    ParamNotFound,
-    InvalidParam,
-    ActionNotFound,
-    NoSaveParams,
-    TooManySaveActions,
-    ActionMismatch,
-    NoClosingParen,
-    SubsystemNotFound,
-    InvalidSubsystemEvent,
-    InvalidRefKey,
-    VarNotFound,
-    FieldNotFound,
-    EmptyAssignment,
-    InvalidSortModifier,
-    EmptySortField,
-    TooManySortFields,
-    InvalidSortField,
-    InvalidStrOperand,
-    ExpectNumber,
-    UnaryMinusSubexpression,
-    DivisionByZero,
-    NeedValue,
-}
-
-impl ErrorKind {
-    /// The kernel's text.
-    pub fn wording(self) -> &'static str {
-        match self {
-            Self::DuplicateVar => "Variable already defined",
-            Self::VarNotUnique => {
-                "Variable name not unique, need to use fully qualified name (subsys.event.var) for variable"
-            }
-            Self::TooManyVars => "Too many variables defined",
-            Self::MalformedAssignment => "Malformed assignment",
-            Self::NamedMismatch => {
-                "Named hist trigger doesn't match existing named trigger (includes variables)"
-            }
-            Self::TriggerExists => "Hist trigger already exists",
-            Self::NothingToClear => "Can't clear or continue a nonexistent hist trigger",
-            Self::SetClockFailed => "Couldn't set trace_clock",
-            Self::BadFieldModifier => "Invalid field modifier",
-            Self::TooManySubexpressions => "Too many subexpressions (3 max)",
-            Self::TimestampMismatch => "Timestamp units in expression don't match",
-            Self::TooManyFieldVars => "Too many field variables defined",
-            Self::EventFileNotFound => "Event file not found",
-            Self::HistNotFound => "Matching event histogram not found",
-            Self::HistCreateFailed => "Couldn't create histogram for field",
-            Self::SynthVarNotFound => "Couldn't find synthetic variable",
-            Self::SynthEventNotFound => "Couldn't find synthetic event",
-            Self::SynthTypeMismatch => "Param type doesn't match synthetic event field type",
-            Self::SynthCountMismatch => "Param count doesn't match synthetic event field count",
-            Self::FieldVarParseFailed => "Couldn't parse field variable",
-            Self::VarCreateFindFailed => "Couldn't create or find variable",
-            Self::OnxNotVar => "For onmax(x) or onchange(x), x must be a variable",
-            Self::OnxVarNotFound => "Couldn't find onmax or onchange variable",
-            Self::OnxVarCreateFailed => "Couldn't create onmax or onchange variable",
-            Self::FieldVarCreateFailed => "Couldn't create field variable",
-            Self::TooManyParams => "Too many action params",
-            Self::ParamNotFound => "Couldn't find param",
-            Self::InvalidParam => "Invalid action param",
-            Self::ActionNotFound => "No action found",
-            Self::NoSaveParams => "No params found for save()",
-            Self::TooManySaveActions => "Can't have more than one save() action per hist",
-            Self::ActionMismatch => "Handler doesn't support action",
-            Self::NoClosingParen => "No closing paren found",
-            Self::SubsystemNotFound => "Missing subsystem",
-            Self::InvalidSubsystemEvent => "Invalid subsystem or event name",
-            Self::InvalidRefKey => "Using variable references in keys not supported",
-            Self::VarNotFound => "Couldn't find variable",
-            Self::FieldNotFound => "Couldn't find field",
-            Self::EmptyAssignment => "Empty assignment",
-            Self::InvalidSortModifier => "Invalid sort modifier",
-            Self::EmptySortField => "Empty sort field",
-            Self::TooManySortFields => "Too many sort fields (Max = 2)",
-            Self::InvalidSortField => "Sort field must be a key or a val",
-            Self::InvalidStrOperand => "String type can not be an operand in expression",
-            Self::ExpectNumber => "Expecting numeric literal",
-            Self::UnaryMinusSubexpression => "Unary minus not supported in sub-expressions",
-            Self::DivisionByZero => "Division by zero",
-            Self::NeedValue => "Non-hitcount value is required for 'nohitcount'",
-        }
-    }
+// `HIST_ERR_*`, `kernel/trace/trace_events_hist.c`.
+error_kinds! {
+    DuplicateVar => "Variable already defined",
+    VarNotUnique => "Variable name not unique, need to use fully qualified name (subsys.event.var) for variable",
+    TooManyVars => "Too many variables defined",
+    MalformedAssignment => "Malformed assignment",
+    NamedMismatch => "Named hist trigger doesn't match existing named trigger (includes variables)",
+    TriggerExists => "Hist trigger already exists",
+    NothingToClear => "Can't clear or continue a nonexistent hist trigger",
+    SetClockFailed => "Couldn't set trace_clock",
+    BadFieldModifier => "Invalid field modifier",
+    TooManySubexpressions => "Too many subexpressions (3 max)",
+    TimestampMismatch => "Timestamp units in expression don't match",
+    TooManyFieldVars => "Too many field variables defined",
+    EventFileNotFound => "Event file not found",
+    HistNotFound => "Matching event histogram not found",
+    HistCreateFailed => "Couldn't create histogram for field",
+    SynthVarNotFound => "Couldn't find synthetic variable",
+    SynthEventNotFound => "Couldn't find synthetic event",
+    SynthTypeMismatch => "Param type doesn't match synthetic event field type",
+    SynthCountMismatch => "Param count doesn't match synthetic event field count",
+    FieldVarParseFailed => "Couldn't parse field variable",
+    VarCreateFindFailed => "Couldn't create or find variable",
+    OnxNotVar => "For onmax(x) or onchange(x), x must be a variable",
+    OnxVarNotFound => "Couldn't find onmax or onchange variable",
+    OnxVarCreateFailed => "Couldn't create onmax or onchange variable",
+    FieldVarCreateFailed => "Couldn't create field variable",
+    TooManyParams => "Too many action params",
+    ParamNotFound => "Couldn't find param",
+    InvalidParam => "Invalid action param",
+    ActionNotFound => "No action found",
+    NoSaveParams => "No params found for save()",
+    TooManySaveActions => "Can't have more than one save() action per hist",
+    ActionMismatch => "Handler doesn't support action",
+    NoClosingParen => "No closing paren found",
+    SubsystemNotFound => "Missing subsystem",
+    InvalidSubsystemEvent => "Invalid subsystem or event name",
+    InvalidRefKey => "Using variable references in keys not supported",
+    VarNotFound => "Couldn't find variable",
+    FieldNotFound => "Couldn't find field",
+    EmptyAssignment => "Empty assignment",
+    InvalidSortModifier => "Invalid sort modifier",
+    EmptySortField => "Empty sort field",
+    TooManySortFields => "Too many sort fields (Max = 2)",
+    InvalidSortField => "Sort field must be a key or a val",
+    InvalidStrOperand => "String type can not be an operand in expression",
+    ExpectNumber => "Expecting numeric literal",
+    UnaryMinusSubexpression => "Unary minus not supported in sub-expressions",
+    DivisionByZero => "Division by zero",
+    NeedValue => "Non-hitcount value is required for 'nohitcount'",
 }
 
 /// Prefix of the command in the kernel's log.
@@ -155,7 +95,6 @@ pub struct Log {
 }
 
 impl Log {
-    /// Creates the log of a command at an event.
     pub(super) fn new(system: &str, event: &str, command: &[u8]) -> Self {
         use crate::event::dynamic::raw;
         Self {
@@ -165,16 +104,19 @@ impl Log {
         }
     }
 
-    /// Logs an error about a text, for which the kernel searches in the command.
-    pub(super) fn add(&mut self, kind: ErrorKind, needle: &[u8], span: Option<Span>) {
+    /// Logs an error about a text, for which the kernel searches in the command (`err_pos()`). Returns EINVAL, the
+    /// errno of most errors.
+    pub(super) fn add(&mut self, kind: ErrorKind, needle: &[u8], span: Option<Span>) -> Errno {
         // The kernel stores the position in 16 bits.
-        let position = find(&self.command, needle) & 0xffff;
+        let position = memmem::find(&self.command, needle).unwrap_or(0) & 0xffff;
         self.entries.push(Entry::Hist { kind, position, span });
+        Errno::INVAL
     }
 
-    /// Logs an error without a position.
-    pub(super) fn add_anywhere(&mut self, kind: ErrorKind) {
+    /// Logs an error without a position. Returns EINVAL.
+    pub(super) fn add_anywhere(&mut self, kind: ErrorKind) -> Errno {
         self.entries.push(Entry::Hist { kind, position: 0, span: None });
+        Errno::INVAL
     }
 
     pub(super) fn add_filter(&mut self, error: FilterError) {
@@ -199,55 +141,40 @@ impl Log {
         let text = |entry: &Entry| match entry {
             Entry::Filter(error) => error.log_entry(),
             Entry::Hist { kind, position, .. } => {
-                let mark = caret::mark("  Command: ".len() + position);
-                let wording = kind.wording().as_bytes();
-                let tail = format!("\n{mark}\n");
-                [&self.location[..], b": error: ", wording, b"\n  Command: ", &self.command, tail.as_bytes()]
-                    .concat()
+                caret::log_entry(&self.location, kind.text(), &self.command, *position)
             }
         };
         self.entries.iter().map(text).collect()
     }
 }
 
-/// Offset of the first `needle` in `text`; 0 if it does not occur (`err_pos()`).
-fn find(text: &[u8], needle: &[u8]) -> usize {
-    if needle.is_empty() {
-        return 0;
-    }
-    text.windows(needle.len()).position(|window| window == needle).unwrap_or(0)
-}
-
 /// A rejected command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal(Box<Inside>);
-
-/// Boxed, so that a `Result` with a refusal stays small.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Inside {
+pub struct Refusal {
     errno: Errno,
-    log: Log,
+    /// Boxed, so that a `Result` with a refusal stays small.
+    log: Box<Log>,
 }
 
 impl Refusal {
     pub(super) fn new(errno: Errno, log: Log) -> Self {
-        Self(Box::new(Inside { errno, log }))
+        Self { errno, log: Box::new(log) }
     }
 
     /// Errno of the write.
     pub fn errno(&self) -> Errno {
-        self.0.errno
+        self.errno
     }
 
     /// The log, which is empty for many errors.
     pub fn log(&self) -> &Log {
-        &self.0.log
+        &self.log
     }
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inside { errno, log } = &*self.0;
+        let Self { errno, log } = self;
         if log.entries.is_empty() {
             return write!(f, "not a histogram command ({errno})");
         }
@@ -259,7 +186,7 @@ impl fmt::Display for Refusal {
                     let own = PREFIX.len();
                     let span = span.unwrap_or(Span::empty(position.saturating_sub(own)));
                     let command = log.command.get(own..).unwrap_or_default();
-                    write!(f, "{newline}{}\n{}", kind.wording(), caret::excerpt(command, span))?;
+                    write!(f, "{newline}{}\n{}", kind.text(), caret::excerpt(command, span))?;
                 }
             }
         }

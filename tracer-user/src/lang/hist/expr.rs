@@ -13,7 +13,6 @@ use super::super::Span;
 use super::error::ErrorKind;
 use super::split::Pieces;
 
-/// Maximum number of operators in an expression.
 const OPERATORS_MAX: u32 = 3;
 
 /// An expression.
@@ -76,14 +75,12 @@ impl Operator {
     }
 }
 
-/// The root of an expression.
 enum Root {
     None,
     Negated,
     Binary(Operator, usize),
 }
 
-/// Whether a text contains an operator.
 pub(super) fn has_operator(text: &[u8]) -> bool {
     !matches!(root(text, Span::new(0, text.len())), Root::None)
 }

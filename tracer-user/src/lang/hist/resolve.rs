@@ -3,8 +3,6 @@
 //!
 //! The order of the checks is the kernel's (`parse_expr()`, `parse_atom()` and their callees).
 
-use std::sync::Arc;
-
 use rustix::io::Errno;
 
 use super::super::Span;
@@ -30,7 +28,6 @@ pub(super) struct Definition {
     pub(super) left: Span,
 }
 
-/// The state for resolving the texts of a command.
 pub(super) struct Resolver<'a> {
     pub(super) set: &'a Set,
     pub(super) world: &'a dyn World,
@@ -45,8 +42,7 @@ pub(super) struct Resolver<'a> {
 
 impl Resolver<'_> {
     pub(super) fn error(&mut self, kind: ErrorKind, span: Span) -> Errno {
-        self.log.add(kind, span.of(self.text), self.given.then_some(span));
-        Errno::INVAL
+        self.log.add(kind, span.of(self.text), self.given.then_some(span))
     }
 
     /// Resolves an expression; `variable` is the name of the variable that receives it.
@@ -92,17 +88,14 @@ impl Resolver<'_> {
             let behind = Span::new(name.name.start + 1, name.name.end);
             let found = self.find_event_variable(event.as_ref(), behind.of(text), Some(behind));
             let reference = found.and_then(|found| self.hist.refer_to(&found, event));
-            match reference.and_then(|reference| self.hist.references.get(reference)).cloned() {
-                Some(value) => {
-                    return Ok(match variable {
-                        Some(variable) => alias(value, variable),
-                        None => value,
-                    });
-                }
-                None => {
-                    self.error(ErrorKind::VarNotFound, behind);
-                }
+            let value = reference.and_then(|reference| self.hist.references.get(reference)).cloned();
+            if let Some(value) = value {
+                return Ok(match variable {
+                    Some(variable) => alias(value, variable),
+                    None => value,
+                });
             }
+            self.error(ErrorKind::VarNotFound, behind);
         }
         let mut flags = flags;
         let (field, buckets) = self.field(own.unwrap_or(name.name), &mut flags)?;
@@ -141,46 +134,28 @@ impl Resolver<'_> {
             }
         }
         let has = |feature| dialect.has(feature);
-        match name {
+        let (field, flag) = match name {
             b"common_timestamp" => {
-                *flags = flags.and(Flags::TIMESTAMP);
                 self.hist.timestamps = true;
                 self.hist.in_usecs |= flags.has(Flags::USECS);
-                return Ok((None, buckets));
+                (None, Flags::TIMESTAMP)
             }
-            b"common_stacktrace" if has(Feature::Stacktraces) => {
-                *flags = flags.and(Flags::STACKTRACE);
-                return Ok((None, buckets));
-            }
-            b"common_cpu" => {
-                *flags = flags.and(Flags::CPU);
-                return Ok((None, buckets));
-            }
-            b"common_comm" if has(Feature::Comm) => {
-                *flags = flags.and(Flags::COMM).and(Flags::STRING);
-                return Ok((None, buckets));
-            }
-            b"hitcount" if has(Feature::NoHitcount) => {
-                *flags = flags.and(Flags::HITCOUNT);
-                return Ok((None, buckets));
-            }
-            _ => {}
-        }
-        let field = find_field(&self.hist.event, &latin1(name), dialect);
-        match field {
-            Some(field) if field.size > 0 => Ok((Some(field), buckets)),
-            Some(field) => {
-                let flag = match field.class {
-                    FieldClass::Cpu => Flags::CPU,
-                    FieldClass::Stacktrace => Flags::STACKTRACE,
-                    FieldClass::Comm if has(Feature::Comm) => Flags::COMM.and(Flags::STRING),
-                    _ => return Err(self.error(ErrorKind::FieldNotFound, name_span)),
-                };
-                *flags = flags.and(flag);
-                Ok((Some(field), buckets))
-            }
-            None => Err(self.error(ErrorKind::FieldNotFound, name_span)),
-        }
+            b"common_stacktrace" if has(Feature::Stacktraces) => (None, Flags::STACKTRACE),
+            b"common_cpu" => (None, Flags::CPU),
+            b"common_comm" if has(Feature::Comm) => (None, Flags::COMM.and(Flags::STRING)),
+            b"hitcount" if has(Feature::NoHitcount) => (None, Flags::HITCOUNT),
+            _ => match find_field(&self.hist.event, &latin1(name), dialect) {
+                Some(field) if field.size > 0 => (Some(field), Flags::NONE),
+                Some(field) if field.class == FieldClass::Cpu => (Some(field), Flags::CPU),
+                Some(field) if field.class == FieldClass::Stacktrace => (Some(field), Flags::STACKTRACE),
+                Some(field) if field.class == FieldClass::Comm && has(Feature::Comm) => {
+                    (Some(field), Flags::COMM.and(Flags::STRING))
+                }
+                _ => return Err(self.error(ErrorKind::FieldNotFound, name_span)),
+            },
+        };
+        *flags = flags.and(flag);
+        Ok((field, buckets))
     }
 
     fn negated(&mut self, operand: &Expr, flags: Flags, variable: Option<&[u8]>) -> Result<Value, Errno> {
@@ -216,12 +191,9 @@ impl Resolver<'_> {
         };
         let left = one(self, a)?;
         let mut right = one(self, b)?;
-        let (left_variable, right_variable) = (self.referenced(&left)?, self.referenced(&right)?);
-        let left_flags = left_variable.as_ref().map_or(left.flags, |variable| variable.flags);
-        let right_flags = right_variable.as_ref().map_or(right.flags, |variable| variable.flags);
+        let ((left_flags, x), (right_flags, y)) = (self.known(&left)?, self.known(&right)?);
         if left_flags.has(Flags::USECS) != right_flags.has(Flags::USECS) {
-            self.log.add_anywhere(ErrorKind::TimestampMismatch);
-            return Err(Errno::INVAL);
+            return Err(self.log.add_anywhere(ErrorKind::TimestampMismatch));
         }
         let folds = left_flags.has(Flags::CONST) && right_flags.has(Flags::CONST);
         let flags = flags.and(if folds { Flags::CONST } else { Flags::EXPR });
@@ -241,21 +213,17 @@ impl Resolver<'_> {
             Operator::Over => Function::Over,
         };
         if operator == Operator::Over && right_flags.has(Flags::CONST) {
-            let divisor = right_variable.as_ref().map_or(right.constant, |variable| variable.constant);
-            if divisor == 0 {
+            if y == 0 {
                 self.error(ErrorKind::DivisionByZero, b.left);
                 return Err(Errno::DOM);
             }
-            right.constant = divisor;
-            value.function = division_by(divisor);
+            right.constant = y;
+            value.function = division_by(y);
         }
         if folds {
-            let known =
-                |value: &Value, variable: Option<&Value>| variable.map_or(value.constant, |v| v.constant);
-            let (x, y) = (known(&left, left_variable.as_deref()), known(&right, right_variable.as_deref()));
             // The kernel stores the multiplier in the reference, but reads it from the variable, where it is 0.
             let function = match value.function {
-                Function::OverShift(_) if right_variable.is_some() => Function::OverShift(0),
+                Function::OverShift(_) if refers(&right) => Function::OverShift(0),
                 function => function,
             };
             value.constant = fold(function, x, y);
@@ -272,15 +240,14 @@ impl Resolver<'_> {
         Ok(value)
     }
 
-    /// Returns the variable of an operand (`check_expr_operands()`).
-    fn referenced(&self, operand: &Value) -> Result<Option<Arc<Value>>, Errno> {
-        if !operand.flags.has(Flags::VAR_REF.and(Flags::ALIAS)) {
-            return Ok(None);
+    /// Returns flags and constant of an operand, or of the variable to which it refers (`check_expr_operands()`).
+    fn known(&self, operand: &Value) -> Result<(Flags, u64), Errno> {
+        let mut value = operand;
+        if refers(operand) {
+            let owner = self.set.hist(operand.slot.hist).ok_or(Errno::INVAL)?;
+            value = owner.variable(operand.name.as_deref().unwrap_or_default()).ok_or(Errno::INVAL)?;
         }
-        let name = operand.name.as_deref().unwrap_or_default();
-        let owner = self.set.hist(operand.slot.hist).ok_or(Errno::INVAL)?;
-        let variable = owner.variable(name).ok_or(Errno::INVAL)?;
-        Ok(Some(Arc::new(variable.clone())))
+        Ok((value.flags, value.constant))
     }
 
     /// Finds a variable by name: in the named event, else in the events of `onmatch()`, else in any event
@@ -293,21 +260,17 @@ impl Resolver<'_> {
     ) -> Option<Value> {
         let given = culprit.filter(|_| self.given);
         if event.is_none() {
-            let mut found = None;
-            for (system, event) in self.hist.matched_events() {
-                if !self.world.has_event(&system, &event) {
-                    continue;
+            let (set, world, instance) = (self.set, self.world, self.hist.instance);
+            let matched = self.hist.matched_events();
+            let existing = matched.iter().filter(|(system, event)| world.has_event(system, event));
+            let mut found =
+                existing.filter_map(|(system, event)| set.file_variable(instance, system, event, name));
+            if let Some(variable) = found.next() {
+                if found.next().is_some() {
+                    self.log.add(ErrorKind::VarNotUnique, name, given);
+                    return None;
                 }
-                if let Some(variable) = self.set.file_variable(self.hist.instance, &system, &event, name) {
-                    if found.is_some() {
-                        self.log.add(ErrorKind::VarNotUnique, name, given);
-                        return None;
-                    }
-                    found = Some(variable.clone());
-                }
-            }
-            if found.is_some() {
-                return found;
+                return Some(variable.clone());
             }
         }
         let (system, event) = if let Some((system, event)) = event {
@@ -326,6 +289,11 @@ impl Resolver<'_> {
 /// Whether a text is `$` followed by a name.
 pub(super) fn is_reference(text: &[u8]) -> bool {
     matches!(text, [b'$', _, ..])
+}
+
+/// Whether a value refers to a variable.
+fn refers(value: &Value) -> bool {
+    value.flags.has(Flags::VAR_REF.and(Flags::ALIAS))
 }
 
 /// Creates a variable that is an alias of another one (`create_alias()`).

@@ -129,7 +129,6 @@ impl Set {
         self.triggers.iter().filter(move |trigger| trigger.is_on(instance, system, event))
     }
 
-    /// Whether a histogram of the instance takes snapshots.
     pub(super) fn takes_snapshots(&self, instance: InstanceId) -> bool {
         self.triggers.iter().any(|trigger| trigger.instance == instance && trigger.hist.takes_snapshots())
     }
@@ -184,19 +183,13 @@ impl Set {
         instance: InstanceId,
         name: &[u8],
     ) -> Result<Option<(String, String)>, NotUnique> {
-        let mut found: Option<&Format> = None;
-        for hist in self.hists_with_variables(instance) {
-            let event = &*hist.event;
-            let is_found = found.is_some_and(|f| f.system == event.system && f.name == event.name);
-            if is_found || hist.variable(name).is_none() {
-                continue;
-            }
-            if found.is_some() {
-                return Err(NotUnique);
-            }
-            found = Some(event);
+        let hists = self.hists_with_variables(instance).filter(|hist| hist.variable(name).is_some());
+        let mut events = hists.map(|hist| (&hist.event.system, &hist.event.name));
+        let Some(first) = events.next() else { return Ok(None) };
+        if events.any(|event| event != first) {
+            return Err(NotUnique);
         }
-        Ok(found.map(|event| (event.system.clone(), event.name.clone())))
+        Ok(Some((first.0.clone(), first.1.clone())))
     }
 
     /// Finds the first histogram of an event with compatible keys, and its filter (`find_compatible_hist()`).

@@ -52,10 +52,7 @@ pub(super) fn read(
     let mut pieces = Pieces::of(text, part);
     for number in 0..SORT_MAX {
         let Some(piece) = pieces.up_to(b',') else { break };
-        let mut whole = |kind| {
-            log.add(kind, b"sort=", Some(part));
-            Err(Errno::INVAL)
-        };
+        let mut whole = |kind| Err(log.add(kind, b"sort=", Some(part)));
         if piece.is_empty() {
             return whole(ErrorKind::EmptySortField);
         }
@@ -68,15 +65,13 @@ pub(super) fn read(
             return whole(ErrorKind::EmptySortField);
         }
         let Some(field) = find(hist, name.of(text)) else {
-            log.add(ErrorKind::InvalidSortField, name.of(text), Some(name));
-            return Err(Errno::INVAL);
+            return Err(log.add(ErrorKind::InvalidSortField, name.of(text), Some(name)));
         };
         let descending = match parts.rest().map(|direction| (direction, direction.of(text))) {
             None | Some((_, b"ascending")) => false,
             Some((_, b"descending")) => true,
             Some((culprit, direction)) => {
-                log.add(ErrorKind::InvalidSortModifier, direction, Some(culprit));
-                return Err(Errno::INVAL);
+                return Err(log.add(ErrorKind::InvalidSortModifier, direction, Some(culprit)));
             }
         };
         keys.push(SortKey { field, descending });

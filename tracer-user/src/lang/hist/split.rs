@@ -1,5 +1,7 @@
 //! Splits a text like `strsep()` and `strstrip()`, with spans instead of copies.
 
+use memchr::{memchr, memmem};
+
 use super::super::{Span, ctype};
 
 /// The remaining part of a text.
@@ -10,7 +12,6 @@ pub(super) struct Pieces<'a> {
 }
 
 impl<'a> Pieces<'a> {
-    /// Starts with a part of a text.
     pub(super) fn of(text: &'a [u8], part: Span) -> Self {
         Self { text, rest: Some(part) }
     }
@@ -19,7 +20,7 @@ impl<'a> Pieces<'a> {
     /// empty rest is a piece.
     pub(super) fn up_to(&mut self, delimiter: u8) -> Option<Span> {
         let rest = self.rest?;
-        match rest.of(self.text).iter().position(|byte| *byte == delimiter) {
+        match memchr(delimiter, rest.of(self.text)) {
             Some(length) => {
                 let at = rest.start + length;
                 self.rest = Some(Span::new(at + 1, rest.end));
@@ -38,17 +39,14 @@ impl<'a> Pieces<'a> {
 /// Removes the white space around a part.
 pub(super) fn strip(text: &[u8], part: Span) -> Span {
     let bytes = part.of(text);
-    let Some(first) = bytes.iter().position(|byte| !ctype::is_space(*byte)) else {
-        return Span::empty(part.end);
-    };
-    let last = bytes.iter().rposition(|byte| !ctype::is_space(*byte)).unwrap_or(first);
-    Span::new(part.start + first, part.start + last + 1)
+    let start = ctype::skip_space(bytes, 0);
+    let end = bytes.iter().rposition(|byte| !ctype::is_space(*byte)).map_or(start, |last| last + 1);
+    Span::new(part.start + start, part.start + end)
 }
 
 /// Offset of the first occurrence of `needle` in a part of a text.
 pub(super) fn find(text: &[u8], part: Span, needle: &[u8]) -> Option<usize> {
-    let found = part.of(text).windows(needle.len()).position(|window| window == needle);
-    found.map(|at| part.start + at)
+    memmem::find(part.of(text), needle).map(|at| part.start + at)
 }
 
 #[cfg(test)]

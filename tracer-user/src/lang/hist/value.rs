@@ -93,9 +93,10 @@ impl Flags {
 }
 
 /// The function that computes a value: `enum hist_field_fn`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Function {
     /// No function: 0. Stack traces of the hit are recorded separately.
+    #[default]
     Nothing,
     /// The variable at [`Value::slot`].
     Reference,
@@ -155,7 +156,7 @@ pub struct Slot {
 }
 
 /// A value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Value {
     /// Flags.
     pub flags: Flags,
@@ -192,32 +193,8 @@ pub struct Value {
 }
 
 impl Value {
-    /// Creates a value without operands.
     pub(super) fn new(flags: Flags, function: Function) -> Self {
-        Self {
-            flags,
-            function,
-            field: None,
-            ty: None,
-            size: 0,
-            offset: 0,
-            signed: false,
-            buckets: 0,
-            operands: Vec::new(),
-            operator: None,
-            event: None,
-            name: None,
-            variable: None,
-            slot: Slot::default(),
-            reference: 0,
-            constant: 0,
-        }
-    }
-
-    fn sized(mut self, size: u32, ty: &str) -> Self {
-        self.size = size;
-        self.ty = Some(ty.to_owned());
-        self
+        Self { flags, function, ..Self::default() }
     }
 
     /// Creates a value for a field or for the source that the flags name. Returns `None` where the kernel fails, which
@@ -230,58 +207,47 @@ impl Value {
     }
 
     fn of(field: Option<&Field>, flags: Flags) -> Option<Self> {
-        let new = |function| Self::new(flags, function);
-        if flags.has(Flags::EXPR.and(Flags::ALIAS)) {
-            return Some(new(Function::Nothing));
-        }
-        if flags.has(Flags::VAR_REF) {
-            return Some(new(Function::Reference));
-        }
-        if flags.has(Flags::HITCOUNT) {
-            return Some(new(Function::Count).sized(8, "u64"));
-        }
-        if flags.has(Flags::CONST) {
-            return Some(new(Function::Constant).sized(8, "u64"));
-        }
-        if flags.has(Flags::STACKTRACE) {
-            let function = if field.is_some() { Function::Stack } else { Function::Nothing };
-            return Some(new(function).sized(STACK_SIZE, "unsigned long[]"));
-        }
+        let is = |any| flags.has(any);
+        let sized = |function, size, ty: &str| {
+            let ty = Some(ty.to_owned());
+            Self { ty, size, ..Self::new(flags, function) }
+        };
         let rounded = Flags::LOG2.and(Flags::BUCKET);
-        if flags.has(rounded) {
-            let operand = Self::make(field, flags.without(rounded), None)?;
-            let function = if flags.has(Flags::LOG2) { Function::Log2 } else { Function::Bucket };
-            let ty = operand.ty.clone()?;
-            let mut value = new(function).sized(operand.size, &ty);
-            value.operands.push(operand);
-            return Some(value);
-        }
-        if flags.has(Flags::TIMESTAMP) {
-            return Some(new(Function::Timestamp).sized(8, "u64"));
-        }
-        if flags.has(Flags::CPU) {
-            return Some(new(Function::Cpu).sized(4, "unsigned int"));
-        }
-        if flags.has(Flags::COMM) {
-            return Some(new(Function::Comm).sized(TEXT_MAX, "char[]"));
-        }
-        let Some(field) = field else { return Some(new(Function::Nothing)) };
-        let text =
-            |function, size| Some(Self::new(flags.and(Flags::STRING), function).sized(size, &field.ty));
-        match field.class {
-            FieldClass::StaticString => text(Function::Text, field.size as u32),
-            FieldClass::DynString => text(Function::DynText, TEXT_MAX),
-            FieldClass::RelString => text(Function::RelText, TEXT_MAX),
-            FieldClass::Comm => text(Function::PtrText, TEXT_MAX),
-            FieldClass::Stacktrace => {
-                Some(Self::new(flags.and(Flags::STACKTRACE), Function::Stack).sized(TEXT_MAX, &field.ty))
+        Some(match field {
+            _ if is(Flags::EXPR.and(Flags::ALIAS)) => Self::new(flags, Function::Nothing),
+            _ if is(Flags::VAR_REF) => Self::new(flags, Function::Reference),
+            _ if is(Flags::HITCOUNT) => sized(Function::Count, 8, "u64"),
+            _ if is(Flags::CONST) => sized(Function::Constant, 8, "u64"),
+            Some(_) if is(Flags::STACKTRACE) => sized(Function::Stack, STACK_SIZE, "unsigned long[]"),
+            None if is(Flags::STACKTRACE) => sized(Function::Nothing, STACK_SIZE, "unsigned long[]"),
+            _ if is(rounded) => {
+                let operand = Self::make(field, flags.without(rounded), None)?;
+                let function = if is(Flags::LOG2) { Function::Log2 } else { Function::Bucket };
+                let value = sized(function, operand.size, operand.ty.as_deref()?);
+                Self { operands: vec![operand], ..value }
             }
+            _ if is(Flags::TIMESTAMP) => sized(Function::Timestamp, 8, "u64"),
+            _ if is(Flags::CPU) => sized(Function::Cpu, 4, "unsigned int"),
+            _ if is(Flags::COMM) => sized(Function::Comm, TEXT_MAX, "char[]"),
+            None => Self::new(flags, Function::Nothing),
+            Some(field) => return Self::of_field(field, flags),
+        })
+    }
+
+    fn of_field(field: &Field, flags: Flags) -> Option<Self> {
+        let size = field.size as u32;
+        let (flag, function, size) = match field.class {
+            FieldClass::StaticString => (Flags::STRING, Function::Text, size),
+            FieldClass::DynString => (Flags::STRING, Function::DynText, TEXT_MAX),
+            FieldClass::RelString => (Flags::STRING, Function::RelText, TEXT_MAX),
+            FieldClass::Comm => (Flags::STRING, Function::PtrText, TEXT_MAX),
+            FieldClass::Stacktrace => (Flags::STACKTRACE, Function::Stack, TEXT_MAX),
             FieldClass::Number | FieldClass::PtrString | FieldClass::CpuMask | FieldClass::Cpu => {
-                let mut value = new(Function::Number).sized(field.size as u32, &field.ty);
-                value.signed = field.signed;
-                matches!(field.size, 1 | 2 | 4 | 8).then_some(value)
+                matches!(field.size, 1 | 2 | 4 | 8).then_some((Flags::NONE, Function::Number, size))?
             }
-        }
+        };
+        let (ty, signed) = (Some(field.ty.clone()), function == Function::Number && field.signed);
+        Some(Self { ty, size, signed, ..Self::new(flags.and(flag), function) })
     }
 
     /// Name of the value: in rows for a key, and for `sort=` (`hist_field_name()`).
@@ -298,29 +264,24 @@ impl Value {
             return crate::event::dynamic::raw(&field.name);
         }
         if is(Flags::LOG2.and(Flags::ALIAS).and(Flags::BUCKET)) {
-            self.operands.first().map_or_else(Vec::new, |operand| operand.name_at(level + 1))
-        } else if is(Flags::CPU) {
-            b"common_cpu".to_vec()
-        } else if is(Flags::COMM) {
-            b"common_comm".to_vec()
-        } else if is(Flags::EXPR.and(Flags::VAR_REF)) {
-            let name = self.name.clone().unwrap_or_default();
-            match &self.event {
-                Some((system, event)) if is(Flags::VAR_REF) => {
-                    [&system[..], b".", event, b".$", &name].concat()
-                }
-                Some((system, event)) => [&system[..], b".", event, b".", &name].concat(),
-                None => name,
-            }
-        } else if is(Flags::TIMESTAMP) {
-            b"common_timestamp".to_vec()
-        } else if is(Flags::STACKTRACE) {
-            b"common_stacktrace".to_vec()
-        } else if is(Flags::HITCOUNT) {
-            b"hitcount".to_vec()
-        } else {
-            Vec::new()
+            return self.operands.first().map_or_else(Vec::new, |operand| operand.name_at(level + 1));
         }
+        if is(Flags::EXPR.and(Flags::VAR_REF)) {
+            let name = self.name.clone().unwrap_or_default();
+            let dot = if is(Flags::VAR_REF) { &b".$"[..] } else { b"." };
+            return match &self.event {
+                Some((system, event)) => [&system[..], b".", event, dot, &name].concat(),
+                None => name,
+            };
+        }
+        let sources = [
+            (Flags::CPU, "common_cpu"),
+            (Flags::COMM, "common_comm"),
+            (Flags::TIMESTAMP, "common_timestamp"),
+            (Flags::STACKTRACE, "common_stacktrace"),
+            (Flags::HITCOUNT, "hitcount"),
+        ];
+        sources.into_iter().find(|(flag, _)| is(*flag)).map_or_else(Vec::new, |(_, name)| name.into())
     }
 
     /// Text of the value as an operand (`expr_field_str()`).
@@ -334,13 +295,14 @@ impl Value {
             text.extend(self.constant.to_string().bytes());
         }
         text.extend(self.shown_name());
-        if !self.flags.has(Flags::VAR_REF)
-            && let Some(modifier) = self.flags.modifier()
-        {
-            text.push(b'.');
-            text.extend(modifier.bytes());
-        }
+        text.extend(self.modifier(Flags::VAR_REF).bytes());
         text
+    }
+
+    /// Text of the modifier, which values with one of these flags lack.
+    fn modifier(&self, without: Flags) -> String {
+        let modifier = self.flags.modifier().filter(|_| !self.flags.has(without));
+        modifier.map(|modifier| format!(".{modifier}")).unwrap_or_default()
     }
 
     /// Text of an expression, which becomes its name; `None` below the second level (`expr_str()`).
@@ -394,12 +356,7 @@ impl Value {
             }
             text.extend(self.shown_name());
         }
-        if !is(Flags::VAR_REF.and(Flags::EXPR).and(Flags::STACKTRACE))
-            && let Some(modifier) = self.flags.modifier()
-        {
-            text.push(b'.');
-            text.extend(modifier.bytes());
-        }
+        text.extend(self.modifier(Flags::VAR_REF.and(Flags::EXPR).and(Flags::STACKTRACE)).bytes());
         if self.buckets != 0 {
             text.extend(format!("={}", self.buckets as i64).bytes());
         }

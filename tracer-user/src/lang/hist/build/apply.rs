@@ -30,10 +30,8 @@ impl Set {
         remove: bool,
         world: &dyn World,
     ) -> Result<Applied, Refusal> {
-        let mut log = Log::default();
-        if let Some(command) = command {
-            log = Log::new(&event.system, &event.name, command);
-        }
+        let new_log = |command| Log::new(&event.system, &event.name, command);
+        let mut log = command.map(new_log).unwrap_or_default();
         match self.run(world.instance(), event, command, remove, true, world, &mut log) {
             Ok(change) => Ok(Applied { change, log }),
             Err(errno) => Err(Refusal::new(errno, log)),
@@ -190,8 +188,7 @@ impl Set {
         if let (Some((_, other)), Some(name)) = (&named, &hist.name)
             && !hist.matches(other)
         {
-            log.add(ErrorKind::NamedMismatch, name, command.name);
-            return Err(Errno::INVAL);
+            return Err(log.add(ErrorKind::NamedMismatch, name, command.name));
         }
         let is_new_name = hist.name.is_some() && named.is_none();
         if !is_new_name && self.find(&hist, event, filter.as_deref()).is_some() {
@@ -206,8 +203,7 @@ impl Set {
         if let Some(clock) = &clock
             && !world.has_clock(clock)
         {
-            log.add(ErrorKind::SetClockFailed, clock, command.clock);
-            return Err(Errno::INVAL);
+            return Err(log.add(ErrorKind::SetClockFailed, clock, command.clock));
         }
         let id = TriggerId(self.next_id());
         let (name, instance) = (hist.name.clone(), hist.instance);

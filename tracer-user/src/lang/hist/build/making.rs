@@ -31,7 +31,6 @@ const VALUES_MAX: usize = 3;
 /// Maximum size of a key in bytes: `HIST_KEY_SIZE_MAX`.
 const KEY_MAX: u32 = TEXT_MAX + STACK_SIZE;
 
-/// The inputs for creating a histogram.
 pub(crate) struct Making<'a> {
     pub(crate) set: &'a Set,
     pub(crate) world: &'a dyn World,
@@ -122,8 +121,7 @@ impl Making<'_> {
                         continue;
                     }
                 };
-                log.add(kind, name.of(text), self.given.then_some(name));
-                return Err(Errno::INVAL);
+                return Err(log.add(kind, name.of(text), self.given.then_some(name)));
             }
         }
         Ok(definitions)
@@ -162,9 +160,7 @@ impl Making<'_> {
             count += 1;
             let expr = Expr::read(text, piece);
             let mut resolver = self.resolver(hist, definitions, log);
-            let value = resolver.expression(&expr, Flags::NONE, None)?;
-            check_value_modifiers(&value)
-                .map_err(|()| resolver.error(ErrorKind::BadFieldModifier, expr.left))?;
+            let value = value(&mut resolver, &expr, Flags::NONE, None)?;
             hist.fields.push(value);
         }
         match pieces.rest() {
@@ -184,8 +180,7 @@ impl Making<'_> {
             let Some(Definition { name, left }) = definitions.get(at).cloned() else { break };
             if !hist.remove && self.set.finds_variable(hist, &name) {
                 // The kernel searches for the text of the name, as for every error.
-                log.add(ErrorKind::DuplicateVar, &name, None);
-                return Err(Errno::INVAL);
+                return Err(log.add(ErrorKind::DuplicateVar, &name, None));
             }
             hist.variables += 1;
             let expr = Expr::read(text, left);
@@ -193,9 +188,7 @@ impl Making<'_> {
                 definition.left = expr.left;
             }
             let mut resolver = self.resolver(hist, definitions, log);
-            let mut value = resolver.expression(&expr, Flags::VAR, Some(&name))?;
-            check_value_modifiers(&value)
-                .map_err(|()| resolver.error(ErrorKind::BadFieldModifier, expr.left))?;
+            let mut value = value(&mut resolver, &expr, Flags::VAR, Some(&name))?;
             if value.flags.has(Flags::EXECNAME) {
                 value.flags = Flags::STRING.and(Flags::VAR).and(Flags::EXECNAME);
                 value.size = TEXT_MAX;
@@ -236,13 +229,20 @@ impl Making<'_> {
     }
 }
 
-/// Checks that a value or variable has no modifier that is valid only for keys.
-fn check_value_modifiers(value: &Value) -> Result<(), ()> {
+/// Resolves a value or variable, which must not have a modifier that is valid only for keys.
+fn value(
+    resolver: &mut Resolver<'_>,
+    expr: &Expr,
+    flags: Flags,
+    variable: Option<&[u8]>,
+) -> Result<Value, Errno> {
+    let value = resolver.expression(expr, flags, variable)?;
     let rounded = Flags::BUCKET.and(Flags::LOG2);
     let bad = if value.flags.has(Flags::VAR) {
         rounded.and(Flags::GRAPH).and(Flags::PERCENT)
     } else {
         rounded.and(Flags::SYM).and(Flags::SYM_OFFSET).and(Flags::SYSCALL).and(Flags::STACKTRACE)
     };
-    if value.flags.has(bad) { Err(()) } else { Ok(()) }
+    let is_bad = value.flags.has(bad);
+    if is_bad { Err(resolver.error(ErrorKind::BadFieldModifier, expr.left)) } else { Ok(value) }
 }

@@ -28,7 +28,6 @@ use crate::{
 /// Maximum number of fields that become variables: `SYNTH_FIELDS_MAX`.
 const MADE_MAX: usize = PARAMS_MAX;
 
-/// The state for resolving actions.
 pub(crate) struct Params<'a> {
     pub(crate) set: &'a mut Set,
     pub(crate) world: &'a dyn World,
@@ -41,7 +40,6 @@ pub(crate) struct Params<'a> {
 type EventName = (Vec<u8>, Vec<u8>);
 
 impl Params<'_> {
-    /// Resolves all actions.
     pub(crate) fn create(&mut self) -> Result<(), Errno> {
         for at in 0..self.hist.actions.len() {
             let Some(mut action) = self.hist.actions.get(at).cloned() else { break };
@@ -69,8 +67,7 @@ impl Params<'_> {
     }
 
     fn error(&mut self, kind: ErrorKind, span: Span) -> Errno {
-        self.log.add(kind, span.of(self.text), Some(span));
-        Errno::INVAL
+        self.log.add(kind, span.of(self.text), Some(span))
     }
 
     fn resolver(&mut self) -> Resolver<'_> {
@@ -88,16 +85,14 @@ impl Params<'_> {
     /// `track_data_create()`
     fn track(&mut self, tracked: &mut Tracked) -> Result<(), Errno> {
         let Some(name) = tracked.text.strip_prefix(b"$") else {
-            self.log.add(ErrorKind::OnxNotVar, &tracked.text, None);
-            return Err(Errno::INVAL);
+            return Err(self.log.add(ErrorKind::OnxNotVar, &tracked.text, None));
         };
         let Some(variable) = self.hist.variable(name).cloned() else {
-            self.log.add(ErrorKind::OnxVarNotFound, name, None);
-            return Err(Errno::INVAL);
+            return Err(self.log.add(ErrorKind::OnxVarNotFound, name, None));
         };
         tracked.reference = self.hist.refer_to(&variable, None).ok_or(Errno::NOMEM)?;
-        let slot =
-            self.hist.add_slot().inspect_err(|_| self.log.add_anywhere(ErrorKind::OnxVarCreateFailed))?;
+        let slot = self.hist.add_slot();
+        let slot = slot.map_err(|_| self.log.add_anywhere(ErrorKind::OnxVarCreateFailed))?;
         tracked.slot = slot.at;
         Ok(())
     }
@@ -123,8 +118,7 @@ impl Params<'_> {
     fn trace(&mut self, action: &mut Action) -> Result<(), Errno> {
         let name = action.synthetic_name().to_vec();
         let Some(event) = self.world.synthetic(&latin1(&name)) else {
-            self.log.add(ErrorKind::SynthEventNotFound, &name, None);
-            return Err(Errno::INVAL);
+            return Err(self.log.add(ErrorKind::SynthEventNotFound, &name, None));
         };
         let matched = match &action.handler {
             Handler::Match { system, event } => Some((raw(system), raw(event))),
@@ -153,8 +147,7 @@ impl Params<'_> {
             action.references.push(self.hist.refer_to(&variable, named).ok_or(Errno::NOMEM)?);
         }
         if action.references.len() != event.fields.len() {
-            self.log.add(ErrorKind::SynthCountMismatch, &raw(&event.name), None);
-            return Err(Errno::INVAL);
+            return Err(self.log.add(ErrorKind::SynthCountMismatch, &raw(&event.name), None));
         }
         Ok(())
     }
@@ -225,11 +218,13 @@ impl Params<'_> {
         let Ok(slot) = slot else {
             return Err((self.error(ErrorKind::VarCreateFindFailed, left), left));
         };
-        let mut variable = Value::new(Flags::VAR, Function::Nothing);
-        variable.slot = slot;
-        variable.size = value.size;
-        variable.ty.clone_from(&value.ty);
-        variable.variable = Some(name);
+        let variable = Value {
+            slot,
+            size: value.size,
+            ty: value.ty.clone(),
+            variable: Some(name),
+            ..Value::new(Flags::VAR, Function::Nothing)
+        };
         Ok((variable, value))
     }
 
