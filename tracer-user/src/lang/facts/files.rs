@@ -4,10 +4,7 @@
 //! not block. [`super::super::define::files`] lists the files of a text ([`FileRequest`]), another thread can open them
 //! ([`Found`]), and the parser checks the definition against the results ([`Files`]).
 
-use std::{
-    collections::{BTreeMap, btree_map::Entry},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use object::ReadCache;
 use rustix::io::Errno;
@@ -91,14 +88,11 @@ impl Files {
         Self { at_once: true, ..Self::default() }
     }
 
-    /// Runs `look` once for every distinct request.
+    /// Runs `open` once for every distinct request.
     pub fn of(wanted: Vec<FileRequest>, mut open: impl FnMut(&FileRequest) -> Result<Found, Errno>) -> Self {
         let mut found = BTreeMap::new();
         for one in wanted {
-            if let Entry::Vacant(place) = found.entry(one) {
-                let looked = open(place.key());
-                place.insert(looked);
-            }
+            found.entry(one).or_insert_with_key(&mut open);
         }
         Self { found, at_once: false }
     }

@@ -153,11 +153,9 @@ impl Facts for Fixed {
     }
 
     fn count(&self, module: Option<&str>, symbol: &str) -> usize {
-        let fits = |name: &str| match (name.split_once(':'), module) {
-            (Some((own, name)), Some(module)) => own == module && name == symbol,
-            (Some((_, name)), None) => name == symbol,
-            (None, None) => name == symbol,
-            (None, Some(_)) => false,
+        let fits = |name: &str| {
+            let (own, name) = name.split_once(':').map_or((None, name), |(own, name)| (Some(own), name));
+            name == symbol && (module.is_none() || own == module)
         };
         self.symbols.iter().filter(|(name, ..)| fits(name)).count()
     }

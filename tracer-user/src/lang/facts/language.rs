@@ -88,10 +88,8 @@ impl Language {
     /// Linux 6.1.
     #[cfg(any(test, feature = "internals"))]
     pub fn v6_1() -> Self {
-        Feature::ALL.into_iter().fold(Self::newest(), |language, feature| match feature {
-            Feature::Kprobes | Feature::Uprobes | Feature::Eprobes => language,
-            _ => language.without(feature),
-        })
+        let features = [Feature::Kprobes, Feature::Uprobes, Feature::Eprobes];
+        features.into_iter().fold(Self { features: 0 }, Self::with)
     }
 
     /// Whether the language has a feature.

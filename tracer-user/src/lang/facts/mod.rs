@@ -113,15 +113,11 @@ pub trait Facts {
 
     /// Id of the struct or union that a type is or points to.
     fn aggregate(&self, ty: u32) -> Option<u32> {
-        let shape = self.shape(ty)?;
-        match shape.class {
-            Class::Aggregate(id) => Some(id),
-            Class::Pointer => match self.shape(shape.word)?.class {
-                Class::Aggregate(id) => Some(id),
-                _ => None,
-            },
-            _ => None,
+        let mut shape = self.shape(ty)?;
+        if shape.class == Class::Pointer {
+            shape = self.shape(shape.word)?;
         }
+        if let Class::Aggregate(id) = shape.class { Some(id) } else { None }
     }
 
     /// Offset in bytes of a member of a named struct. The path `a.b` follows an embedded struct.

@@ -34,20 +34,10 @@ impl Arch {
 
     /// Byte offset in `struct pt_regs` of the register of this name.
     pub fn register(self, name: &str) -> Option<u32> {
-        let index = match self {
-            Self::X86_64 => X86_64.iter().position(|own| *own == name)?,
-            Self::Arm64 => match name {
-                "lr" => 30,
-                "sp" => 31,
-                "pc" => 32,
-                "pstate" => 33,
-                _ => {
-                    let digits = name.strip_prefix('x')?;
-                    (0..31).find(|number: &usize| number.to_string() == digits)?
-                }
-            },
-        };
-        Some(index as u32 * 8)
+        let at = self.registers().iter().position(|own| own == name)?;
+        // On arm64 `lr` is another name of `x30`, the register before it.
+        let aliases = usize::from(self == Self::Arm64 && at > 30);
+        Some((at - aliases) as u32 * 8)
     }
 }
 

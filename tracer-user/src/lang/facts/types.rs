@@ -24,7 +24,6 @@ impl<'a> Types<'a> {
         Self { kernel, modules: Mutex::default() }
     }
 
-    /// The kernel's BTF.
     pub(super) fn kernel(&self) -> Option<&'a Btf> {
         self.kernel
     }
