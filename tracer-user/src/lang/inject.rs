@@ -35,14 +35,12 @@ pub fn pointed_text(address: u64) -> Option<&'static [u8]> {
     }
 }
 
-/// A value as written.
 #[derive(Clone, Copy, Debug)]
 enum Written<'a> {
     Number(&'a [u8]),
     Text(&'a [u8]),
 }
 
-/// The target of a name.
 #[derive(Clone, Copy, Debug)]
 enum Named<'a> {
     Field(&'a Field),
@@ -109,15 +107,11 @@ fn value(text: &[u8]) -> Result<(Written<'_>, &[u8]), Errno> {
 }
 
 fn number_of(field: &Field, text: &[u8]) -> Result<u64, Errno> {
-    let read = if field.signed {
+    if field.signed {
         number::read_signed(text).map(i64::cast_unsigned)
     } else {
         number::read_unsigned(text, 0)
-    };
-    read.map_err(|error| match error {
-        number::NumberError::Invalid => Errno::INVAL,
-        number::NumberError::Range => Errno::RANGE,
-    })
+    }
 }
 
 fn put(record: &mut [u8], at: usize, bytes: &[u8]) -> Result<(), Errno> {
@@ -261,34 +255,19 @@ mod tests {
 
     #[test]
     fn invalid_text_is_refused() {
-        let long = format!("name='{}'", "x".repeat(256));
         let cases = [
             ("nothing=1", Errno::NOENT),
-            ("wide", Errno::INVAL),
-            ("wide:1", Errno::INVAL),
-            ("=1", Errno::INVAL),
-            ("wide=", Errno::INVAL),
-            ("wide=1,small=2", Errno::INVAL),
-            ("wide=x", Errno::INVAL),
-            ("wide=1x", Errno::INVAL),
-            ("wide=+1", Errno::INVAL),
-            ("wide='1'", Errno::INVAL),
             ("wide=9223372036854775808", Errno::RANGE),
-            ("small=-1", Errno::INVAL),
             ("small=18446744073709551616", Errno::RANGE),
-            ("bytes=1", Errno::INVAL),
-            ("bytes='a'", Errno::INVAL),
-            ("name=1", Errno::INVAL),
-            ("name='a", Errno::INVAL),
-            ("name='a\\'", Errno::INVAL),
-            (long.as_str(), Errno::INVAL),
-            ("CPU=1", Errno::INVAL),
-            ("COMM=1", Errno::INVAL),
-            ("stacktrace='a'", Errno::INVAL),
-            ("small=1 ;", Errno::INVAL),
         ];
         for (text, errno) in cases {
             assert_eq!(read(text), Err(errno), "{text}");
+        }
+        let invalid = "wide wide:1 =1 wide= wide=1,small=2 wide=x wide=1x wide=+1 wide='1' small=-1 bytes=1 \
+                       bytes='a' name=1 name='a name='a\\' CPU=1 COMM=1 stacktrace='a'";
+        let long = format!("name='{}'", "x".repeat(256));
+        for text in invalid.split(' ').chain(["small=1 ;", &long]) {
+            assert_eq!(read(text), Err(Errno::INVAL), "{text}");
         }
         let long = format!("name='{}'", "x".repeat(255));
         assert_eq!(read(&long).map(|record| record.len()), Ok(49 + 256));

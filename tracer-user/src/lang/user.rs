@@ -56,14 +56,8 @@ impl<'a> Command<'a> {
     /// the event could not be enabled.
     pub fn split(text: &'a [u8]) -> Result<Self, Errno> {
         let text = std::str::from_utf8(text).map_err(|_| Errno::INVAL)?;
-        let (head, arguments) = match text.split_once(' ') {
-            Some((head, arguments)) => (head, Some(arguments)),
-            None => (text, None),
-        };
-        let (name, flags) = match head.split_once(':') {
-            Some((name, flags)) => (name, Some(flags)),
-            None => (head, None),
-        };
+        let (head, arguments) = text.split_once(' ').map_or((text, None), |(head, rest)| (head, Some(rest)));
+        let (name, flags) = head.split_once(':').map_or((head, None), |(name, flags)| (name, Some(flags)));
         let is_name = !matches!(name, "" | "." | "..") && !name.contains(['/', '\0']);
         if is_name { Ok(Self { name, flags, arguments }) } else { Err(Errno::INVAL) }
     }

@@ -23,10 +23,7 @@ fn address(text: &[u8], facts: &dyn Facts) -> Result<u64, Errno> {
     let (symbol, offset) = text.split_at(sign.unwrap_or(text.len()));
     let offset = match offset {
         b"" => 0,
-        _ => number::read_signed(offset).map_err(|error| match error {
-            number::NumberError::Invalid => Errno::INVAL,
-            number::NumberError::Range => Errno::RANGE,
-        })?,
+        _ => number::read_signed(offset)?,
     };
     let address = facts.address(&latin1(symbol)).filter(|address| *address != 0).ok_or(Errno::NOENT)?;
     Ok(address.wrapping_add_signed(offset))

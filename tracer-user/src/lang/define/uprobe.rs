@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::super::Span;
 use super::super::facts::{Facts, Feature, FileQuery, FileRequest};
 use super::super::fetch::{At, Checker, ErrorKind, Fault, Site, Stop};
-use super::super::number::{self, NumberError};
+use super::super::number;
 use super::error::{Log, Refusal};
 use super::probe::{Probe, Read, Rejected};
 use super::words::Line;
@@ -70,12 +70,12 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected>
     let place = place(word, colon + 1).map_err(|stop| refuse(1, stop))?;
     let exit = place.exit || letter == Some(&b'r');
     let offset = if is_symbol {
-        file.symbol.ok_or(NumberError::Invalid)
+        file.symbol.ok_or(Errno::INVAL)
     } else {
         number::read_unsigned(place.digits.of(word), 0)
     };
-    let offset = offset.map_err(|error| {
-        refuse(1, Stop::new(errno(error), Fault::at(ErrorKind::BadFileProbeOffset, place.digits)))
+    let offset = offset.map_err(|errno| {
+        refuse(1, Stop::new(errno, Fault::at(ErrorKind::BadFileProbeOffset, place.digits)))
     })?;
     let names = match head.get(1) {
         Some(b':') => name::read(head, 2).map_err(|stop| refuse(0, stop))?,
@@ -123,7 +123,7 @@ fn place(word: &[u8], start: usize) -> Result<Where, Stop> {
         }
         let digits = Span::new(open + 1, close);
         reference = number::read_unsigned(digits.of(word), 0)
-            .map_err(|error| Stop::new(errno(error), Fault::at(ErrorKind::BadReference, digits)))?;
+            .map_err(|errno| Stop::new(errno, Fault::at(ErrorKind::BadReference, digits)))?;
         end = open;
     }
     let percent = find(start, end, b'%');
@@ -134,11 +134,4 @@ fn place(word: &[u8], start: usize) -> Result<Where, Stop> {
         end = percent;
     }
     Ok(Where { digits: Span::new(start, end), exit: percent.is_some(), reference })
-}
-
-fn errno(error: NumberError) -> Errno {
-    match error {
-        NumberError::Invalid => Errno::INVAL,
-        NumberError::Range => Errno::RANGE,
-    }
 }

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 
 use super::super::Span;
 use super::super::facts::{Feature, Language};
-use super::super::number::{self, NumberError};
+use super::super::number;
 use super::ast::{Argument, Fetch, FetchKind, Path, TypeSpec};
 use super::error::{ErrorKind, Fault, Stop};
 use super::{ARG_NAME_MAX, ARRAY_MAX, At, TEXT_MAX, is_alpha, is_name};
@@ -109,14 +109,6 @@ fn type_spec(word: &[u8], span: Span) -> Result<TypeSpec, Stop> {
     }
 }
 
-/// Maps a number error to its errno.
-pub(crate) fn errno(error: NumberError) -> Errno {
-    match error {
-        NumberError::Invalid => Errno::INVAL,
-        NumberError::Range => Errno::RANGE,
-    }
-}
-
 struct Reader<'a> {
     word: &'a [u8],
     at: At,
@@ -147,13 +139,13 @@ impl Reader<'_> {
             [b'@', digits @ ..] if matches!(digits, [b'0'..=b'9', ..]) => {
                 match number::read_unsigned(digits, 0) {
                     Ok(address) => Ok(FetchKind::Memory(address)),
-                    Err(error) => refused(errno(error), ErrorKind::BadMemoryAddress, offset),
+                    Err(errno) => refused(errno, ErrorKind::BadMemoryAddress, offset),
                 }
             }
             [b'@', b'+', ..] if self.at.is_kernel() => refused(Errno::INVAL, ErrorKind::FileOnKprobe, offset),
             [b'@', b'+', digits @ ..] => match number::read_signed(digits) {
                 Ok(offset) => Ok(FetchKind::File(offset)),
-                Err(error) => refused(errno(error), ErrorKind::BadFileOffset, offset),
+                Err(errno) => refused(errno, ErrorKind::BadFileOffset, offset),
             },
             [b'@', ..] if !self.at.is_kernel() => refused(Errno::INVAL, ErrorKind::SymbolOnUprobe, offset),
             [b'@', symbol @ ..] => Ok(FetchKind::Symbol(symbol.to_vec())),
@@ -204,7 +196,7 @@ impl Reader<'_> {
         };
         let value = match signed {
             Ok(value) => value,
-            Err(error) => return refused(errno(error), ErrorKind::BadDerefOffset, offset, number),
+            Err(errno) => return refused(errno, ErrorKind::BadDerefOffset, offset, number),
         };
         let negative = minus || rest.first() == Some(&b'-');
         let believed = offset + open + 1 + usize::from(!negative);
@@ -236,9 +228,9 @@ fn quoted(text: &[u8], span: Span, offset: usize) -> Result<FetchKind, Stop> {
 /// `str_to_immediate()`
 fn immediate(text: &[u8]) -> Result<u64, Errno> {
     match text {
-        [b'0'..=b'9', ..] => number::read_unsigned(text, 0).map_err(errno),
-        [b'-', ..] => number::read_signed(text).map(|value| value as u64).map_err(errno),
-        [b'+', digits @ ..] => number::read_signed(digits).map(|value| value as u64).map_err(errno),
+        [b'0'..=b'9', ..] => number::read_unsigned(text, 0),
+        [b'-', ..] => number::read_signed(text).map(|value| value as u64),
+        [b'+', digits @ ..] => number::read_signed(digits).map(|value| value as u64),
         _ => Err(Errno::INVAL),
     }
 }

@@ -7,8 +7,7 @@
 
 use rustix::io::Errno;
 
-use super::super::Span;
-use super::super::number::{self, NumberError};
+use super::super::{Span, number};
 use super::dialect::{Dialect, Feature};
 use super::error::{ErrorKind, Log};
 use super::split::{Pieces, find, strip};
@@ -89,8 +88,7 @@ impl Command {
             let bytes = piece.of(&text);
             if let Some(equals) = bytes.iter().position(|byte| *byte == b'=') {
                 if equals + 1 == bytes.len() {
-                    log.add(ErrorKind::EmptyAssignment, bytes, Some(piece));
-                    return Err(Errno::INVAL);
+                    return Err(log.add(ErrorKind::EmptyAssignment, bytes, Some(piece)));
                 }
                 self.assignment(&text, piece, &mut keys, log)?;
                 continue;
@@ -132,8 +130,7 @@ impl Command {
         } else if let Some(value) = behind(&["size="]) {
             self.bits = bits(value.of(text))?;
         } else if self.assignments.len() == VARS_MAX {
-            log.add(ErrorKind::TooManyVars, bytes, Some(piece));
-            return Err(Errno::INVAL);
+            return Err(log.add(ErrorKind::TooManyVars, bytes, Some(piece)));
         } else {
             self.assignments.push(piece);
         }
@@ -175,10 +172,7 @@ fn filter_start(text: &[u8]) -> Result<Option<usize>, Errno> {
 
 /// `parse_map_size()`
 fn bits(text: &[u8]) -> Result<u32, Errno> {
-    let size = number::read_unsigned(text, 0).map_err(|error| match error {
-        NumberError::Invalid => Errno::INVAL,
-        NumberError::Range => Errno::RANGE,
-    })?;
+    let size = number::read_unsigned(text, 0)?;
     let bits = size.checked_next_power_of_two().filter(|_| size > 0).ok_or(Errno::INVAL)?.ilog2();
     if (BITS_MIN..=BITS_MAX).contains(&bits) { Ok(bits) } else { Err(Errno::INVAL) }
 }
@@ -197,22 +191,18 @@ mod tests {
         let text =
             "keys=a.sym-offset,b:vals=c:ts=common_timestamp:sort=a:size=100:onmax($ts).save(b) if a == 1 ";
         let command = read(text).unwrap();
-        let part = |span: Span| String::from_utf8(command.part(span).to_vec()).unwrap();
-        assert_eq!(part(command.keys), "a.symXoffset,b");
-        assert_eq!(command.values.map(part).as_deref(), Some("c"));
-        let part = |span: Span| String::from_utf8(command.part(span).to_vec()).unwrap();
-        assert_eq!(command.filter.map(part).as_deref(), Some("if a == 1"));
+        assert_eq!(command.part(command.keys), b"a.symXoffset,b");
+        assert_eq!(command.values.map(|span| command.part(span)), Some(&b"c"[..]));
+        assert_eq!(command.filter.map(|span| command.part(span)), Some(&b"if a == 1"[..]));
         assert_eq!((command.bits, command.assignments.len(), command.actions.len()), (7, 1, 1));
     }
 
     #[test]
     fn refused() {
-        for text in
-            ["", "vals=a", "keys=a:", "keys=a:x", "keys=a:size=64", "keys=a:size=131073", "keys=a:size=0"]
-        {
-            assert_eq!(read(text), Err(Errno::INVAL), "{text}");
-        }
-        for text in ["if a", "keys=a if", "keys=a if ", "keys=", "keys=a:x="] {
+        let sizes = ["keys=a:size=64", "keys=a:size=131073", "keys=a:size=0"];
+        let others =
+            ["", "vals=a", "keys=a:", "keys=a:x", "if a", "keys=a if", "keys=a if ", "keys=", "keys=a:x="];
+        for text in sizes.into_iter().chain(others) {
             assert_eq!(read(text), Err(Errno::INVAL), "{text}");
         }
         assert_eq!(read("keys=a:size=99999999999999999999"), Err(Errno::RANGE));

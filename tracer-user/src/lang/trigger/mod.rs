@@ -11,10 +11,7 @@
 
 use rustix::io::Errno;
 
-use super::{
-    ctype,
-    number::{self, NumberError},
-};
+use super::{ctype, number};
 
 /// A line must be shorter than this many bytes (`event_trigger_regex_write()`; 4 KiB pages).
 pub const WRITE_MAX: usize = 4096;
@@ -133,10 +130,7 @@ impl<'a> Argument<'a> {
         let Some(text) = self.number else { return Ok(UNLIMITED) };
         // The kernel ignores the text after a second colon.
         let text = text.split(|byte| *byte == b':').next().unwrap_or_default();
-        number::read_unsigned(text, 0).map_err(|error| match error {
-            NumberError::Invalid => Errno::INVAL,
-            NumberError::Range => Errno::RANGE,
-        })
+        number::read_unsigned(text, 0)
     }
 
     /// Returns the text of the filter with its leading blanks.
@@ -158,10 +152,7 @@ fn is_blank(byte: u8) -> bool {
 
 /// `strsep()`: returns the text before the first delimiter, and the text after it if there is a delimiter.
 fn split(text: &[u8], delimits: impl Fn(u8) -> bool) -> (&[u8], Option<&[u8]>) {
-    match ctype::split_once(text, delimits) {
-        Some((front, behind)) => (front, Some(behind)),
-        None => (text, None),
-    }
+    ctype::split_once(text, delimits).map_or((text, None), |(front, behind)| (front, Some(behind)))
 }
 
 /// Removes leading white space. Returns `None` if the text is empty.
@@ -181,10 +172,7 @@ pub fn read(written: &[u8]) -> Result<Line<'_>, Errno> {
     let text = ctype::trim_start(ctype::trim_end(written));
     let (word, rest) = split(text, |byte| byte == b':' || is_blank(byte));
     let rest = rest.and_then(trimmed);
-    let (remove, word) = match word {
-        [b'!', word @ ..] => (true, word),
-        word => (false, word),
-    };
+    let (remove, word) = word.strip_prefix(b"!").map_or((false, word), |word| (true, word));
     let command = if let Some(act) = SimpleAction::ALL.into_iter().find(|act| act.name().as_bytes() == word) {
         Command::Simple(act, optional(rest))
     } else if let Some(switch) = Switch::ALL.into_iter().find(|switch| switch.name().as_bytes() == word) {
