@@ -45,28 +45,18 @@ pub(super) fn each(
     log: &Log,
     checker: &mut Checker<'_>,
 ) -> Result<Vec<Checked>, Refusal> {
-    let mut checked = Vec::with_capacity(words.len());
-    for (at, word) in words.iter().enumerate() {
-        match checker.add(&word.text) {
-            Ok(one) => checked.push(one),
-            Err(stop) => {
-                return Err(Refusal::in_expanded_word(line, log, at + 2, word.origin, word.own, &stop));
-            }
-        }
-    }
-    Ok(checked)
+    let check = |(at, word): (usize, &Word)| {
+        let refused = |stop| Refusal::in_expanded_word(line, log, at + 2, word.origin, word.own, &stop);
+        checker.add(&word.text).map_err(refused)
+    };
+    words.iter().enumerate().map(check).collect()
 }
 
-/// Checks the number of arguments.
 pub(super) fn count(count: usize, line: &Line<'_>, log: &Log, facts: &dyn Facts) -> Result<(), Refusal> {
     if count <= ARGS_MAX {
         return Ok(());
     }
-    let kind = if facts.language().has(Feature::ArgumentCountError) {
-        ErrorKind::TooManyArguments
-    } else {
-        ErrorKind::ArgumentsUnlogged
-    };
-    let stop = Stop { errno: Errno::TOOBIG, ..Stop::invalid(kind, Span::empty(0)) };
-    Err(Refusal::in_word(line, log, 2, &stop))
+    let is_logged = facts.language().has(Feature::ArgumentCountError);
+    let kind = if is_logged { ErrorKind::TooManyArguments } else { ErrorKind::ArgumentsUnlogged };
+    Err(Refusal::in_word(line, log, 2, &Stop::at(Errno::TOOBIG, kind, Span::empty(0))))
 }

@@ -2,29 +2,26 @@
 //!
 //! The syntax is `e[:[GROUP/][EVENT]] SYSTEM/EVENT [ARGS] [if FILTER]`.
 
+use memchr::memchr;
 use rustix::io::Errno;
 
 use super::super::Span;
 use super::super::facts::Facts;
-use super::super::fetch::{At, Checker, ErrorKind, Fault, Site, Stop};
+use super::super::fetch::{At, Checker, ErrorKind, Site, Stop};
 use super::error::{Finding, Log, Refusal};
-use super::probe::{Probe, Read, Rejected};
+use super::probe::{Probe, Read};
 use super::words::Line;
-use super::{arguments, expand, name, register};
+use super::{arguments, name, register};
 use crate::event::dynamic::{Event, Target};
 
-/// Parses a line.
-pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected> {
+pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Option<Read>, Refusal> {
     let head = line.word(0);
     if head.first() != Some(&b'e') || line.len() < 2 {
-        return Err(Rejected::NotMine);
+        return Ok(None);
     }
     let log = Log::new("event_probe", line);
     let refuse = |word, stop: &Stop| Refusal::in_word(line, &log, word, stop);
-    let names = match head.iter().position(|byte| *byte == b':') {
-        Some(colon) => name::read(head, colon + 1).map_err(|stop| refuse(0, &stop))?,
-        None => name::Names::default(),
-    };
+    let names = name::given(head, memchr(b':', head)).map_err(|stop| refuse(0, &stop))?;
     let word = Span::new(0, line.word(1).len());
     let (system, on) = match name::read(line.word(1), 0) {
         Ok(name::Names { group: Some(system), event: Some(on) }) => (system, on),
@@ -34,22 +31,21 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected>
             if let Err(first) = other {
                 stop.faults.splice(0..0, first.faults);
             }
-            return Err(refuse(1, &stop).into());
+            return Err(refuse(1, &stop));
         }
     };
     let filter = line.words().skip(2).position(|word| word == b"if").map(|at| at + 2);
     let last = filter.unwrap_or(line.len());
     arguments::count(last - 2, line, &log, facts)?;
     let Some(format) = facts.event(&system, &on) else {
-        let fault = Fault::at(ErrorKind::BadAttachEvent, word);
-        return Err(refuse(1, &Stop::new(Errno::NODEV, fault)).into());
+        return Err(refuse(1, &Stop::at(Errno::NODEV, ErrorKind::BadAttachEvent, word)));
     };
     let filter = match filter {
         None => None,
         Some(at) => {
             let words: Vec<&[u8]> = line.words().skip(at + 1).collect();
             if words.is_empty() {
-                return Err(refuse(at + 1, &Stop::invalid(ErrorKind::NoEventFilter, Span::empty(0))).into());
+                return Err(refuse(at + 1, &Stop::invalid(ErrorKind::NoEventFilter, Span::empty(0))));
             }
             let text = words.join(&b' ');
             if let Err(error) = facts.filter(&format, &text) {
@@ -57,21 +53,19 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected>
                 let span = Span::new(line.spans().get(at + 1).map_or(end, |first| first.start), end);
                 let finding =
                     Finding { kind: ErrorKind::BadFilter, word: at + 1, offset: 0, astray: false, span };
-                return Err(Refusal::new(Errno::INVAL, line, &log).with(finding).with_filter(error).into());
+                return Err(Refusal::new(Errno::INVAL, line, &log).with(finding).with_filter(error));
             }
             Some(text)
         }
     };
     let mut checker = Checker::new(facts, Site { at: At::Event, function: None, event: Some(&format) });
     let mut args = Vec::new();
-    for word in expand::plain(line, 2).iter().take(last - 2) {
-        let one = arguments::each(std::slice::from_ref(word), line, &log, &mut checker);
-        let mut one = one.map_err(|refusal| refusal.moved_to(word.origin))?;
-        register::symbols(&mut one, facts).map_err(|errno| {
-            let whole = Span::new(0, word.text.len());
-            refuse(word.origin, &Stop::new(errno, Fault::at(ErrorKind::NoSymbol, whole)))
-        })?;
-        args.append(&mut one);
+    for (at, word) in line.words().enumerate().take(last).skip(2) {
+        let mut checked = checker.add(word).map_err(|stop| refuse(at, &stop))?;
+        let resolved = register::symbols(std::slice::from_mut(&mut checked), facts);
+        let stop = |errno| Stop::at(errno, ErrorKind::NoSymbol, Span::new(0, word.len()));
+        resolved.map_err(|errno| refuse(at, &stop(errno)))?;
+        args.push(checked);
     }
     let event = Event {
         group: names.group.unwrap_or_else(|| "eprobes".to_owned()),
@@ -80,8 +74,6 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected>
         maxactive: 0,
         args: args.iter().map(|checked| checked.arg.clone()).collect(),
     };
-    Ok(Read {
-        probe: Probe { event, at: At::Event, args, saved_args: Vec::new(), function: None, file: None },
-        log,
-    })
+    let probe = Probe { event, at: At::Event, args, saved_args: Vec::new(), function: None, file: None };
+    Ok(Some(Read { probe, log }))
 }

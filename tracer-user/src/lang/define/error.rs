@@ -41,7 +41,6 @@ pub struct Finding {
 /// The line in the kernel's log: the name of the parser, and the words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Log {
-    /// Name of the parser.
     pub(super) parser: &'static str,
     /// The words. The kernel overwrites them with the expansion of `%pd`.
     pub(super) words: Vec<Vec<u8>>,
@@ -111,12 +110,6 @@ impl Refusal {
         refusal
     }
 
-    /// Moves the findings to another word.
-    pub(super) fn moved_to(mut self, word: usize) -> Self {
-        self.0.findings.iter_mut().for_each(|finding| finding.word = word);
-        self
-    }
-
     pub(super) fn with_filter(mut self, error: FilterError) -> Self {
         self.0.filter = Some(error);
         self
@@ -145,9 +138,9 @@ impl Refusal {
     /// The entries in `error_log`, each without its leading timestamp `[    1.234567] `.
     pub fn log_entries(&self) -> Vec<Vec<u8>> {
         let logged = self.0.findings.iter().filter_map(|finding| {
-            let mark = caret::mark("  Command: ".len() + self.0.log.column(finding.word, finding.offset));
-            let head = format!("{}: error: {}\n  Command: ", self.0.log.parser, finding.kind.wording()?);
-            Some([head.as_bytes(), &self.0.log.words.join(&b' '), format!("\n{mark}\n").as_bytes()].concat())
+            let Log { parser, words } = &self.0.log;
+            let column = self.0.log.column(finding.word, finding.offset);
+            Some(caret::log_entry(parser.as_bytes(), finding.kind.wording()?, &words.join(&b' '), column))
         });
         self.0.filter.iter().map(FilterError::log_entry).chain(logged).collect()
     }
@@ -160,7 +153,7 @@ impl fmt::Display for Refusal {
         }
         for (at, finding) in self.0.findings.iter().enumerate() {
             let newline = if at == 0 { "" } else { "\n" };
-            let reason = finding.kind.reason();
+            let reason = finding.kind.text();
             write!(f, "{newline}{reason}\n{}", caret::excerpt(&self.0.line, finding.span))?;
         }
         Ok(())

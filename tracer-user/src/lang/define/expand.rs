@@ -2,11 +2,12 @@
 //! name of a directory entry (`traceprobe_expand_meta_args()`, `traceprobe_expand_dentry_args()`,
 //! `kernel/trace/trace_probe.c`).
 
+use memchr::memchr;
 use rustix::io::Errno;
 
 use super::super::Span;
 use super::super::facts::{Facts, Feature};
-use super::super::fetch::{Checker, ErrorKind, Fault, Stop};
+use super::super::fetch::{Checker, ErrorKind, Stop};
 use super::super::number;
 use super::words::Line;
 use crate::event::dynamic::{latin1, raw};
@@ -16,10 +17,8 @@ const ARGS_SIZE: usize = 128;
 /// Maximum size in bytes of the expansion of `%pd`: `MAX_DENTRY_ARGS_LEN`.
 const DENTRY_SIZE: usize = 256;
 
-/// A word of an argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Word {
-    /// The text to parse.
     pub(super) text: Vec<u8>,
     /// Number of the original word in the line.
     pub(super) origin: usize,
@@ -59,7 +58,7 @@ pub(super) fn arguments(words: &[Word], checker: &mut Checker<'_>) -> Result<Opt
     let params: Vec<Vec<u8>> = checker.params().iter().map(|(name, _)| raw(name)).collect();
     if params.is_empty() {
         return match star {
-            Some(_) => Err((last + 2, Stop::new(Errno::OPNOTSUPP, Fault::at(ErrorKind::NoTypes, span)))),
+            Some(_) => Err((last + 2, Stop::at(Errno::OPNOTSUPP, ErrorKind::NoTypes, span))),
             None => Ok(None),
         };
     }
@@ -67,7 +66,7 @@ pub(super) fn arguments(words: &[Word], checker: &mut Checker<'_>) -> Result<Opt
     let mut made = Vec::new();
     for (i, word) in words.iter().enumerate() {
         let whole = Span::new(0, word.text.len());
-        let refused = |errno, kind| Err((i + 2, Stop::new(errno, Fault::at(kind, whole))));
+        let refused = |errno, kind| Err((i + 2, Stop::at(errno, kind, whole)));
         let texts = if star == Some(i) {
             params.clone()
         } else if let Some(rest) = word.text.strip_prefix(b"$arg") {
@@ -107,14 +106,10 @@ pub(super) fn dentries(words: &mut [Word], facts: &dyn Facts) -> Result<bool, St
     for word in words {
         let text = &word.text;
         let Some(head) = text.strip_suffix(b":%pd").or_else(|| text.strip_suffix(b":%pD")) else { continue };
-        let file = text.ends_with(b"D");
         let Some(name) = facts.offset_of("dentry", "d_name.name") else { continue };
-        let (left, of) = match head.iter().position(|byte| *byte == b'=') {
-            Some(equals) => head.split_at(equals + 1),
-            None => (&b""[..], head),
-        };
+        let (left, of) = head.split_at(memchr(b'=', head).map_or(0, |equals| equals + 1));
         let (left, of) = (latin1(left), latin1(of));
-        let made = if file {
+        let made = if text.ends_with(b"D") {
             let Some(dentry) = facts.offset_of("file", "f_path.dentry") else { continue };
             format!("{left}+0x0(+{name:#x}(+{dentry:#x}({of}))):string")
         } else {
@@ -122,10 +117,7 @@ pub(super) fn dentries(words: &mut [Word], facts: &dyn Facts) -> Result<bool, St
         };
         let made = raw(&made);
         if made.len() >= DENTRY_SIZE - used {
-            return Err(Stop::new(
-                Errno::NOMEM,
-                Fault::at(ErrorKind::DentryTooLong, Span::new(0, text.len())),
-            ));
+            return Err(Stop::at(Errno::NOMEM, ErrorKind::DentryTooLong, Span::new(0, text.len())));
         }
         used += made.len() + 1;
         (word.text, word.own, any) = (made, false, true);

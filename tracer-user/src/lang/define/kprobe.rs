@@ -2,28 +2,29 @@
 //!
 //! The syntax is `p[:[GROUP/][EVENT]] [MODULE:]SYMBOL[+OFFSET][%return]|ADDRESS [ARGS]` and `r[MAXACTIVE][:...] ...`.
 
+use memchr::memchr;
 use rustix::io::Errno;
 
 use super::super::Span;
+use super::super::ctype::split_run;
 use super::super::facts::{Facts, Feature, Spot};
 use super::super::fetch::{At, Checker, ErrorKind, Site, Stop};
 use super::super::number;
 use super::error::{Log, Refusal};
-use super::probe::{Probe, Read, Rejected};
+use super::probe::{Probe, Read};
 use super::words::Line;
-use super::{arguments, name};
+use super::{arguments, name, register};
 use crate::event::dynamic::{Event, Place, Target, latin1};
 
-/// Parses a line.
-pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected> {
+pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Option<Read>, Refusal> {
     let head = line.word(0);
     let letter = head.first();
     if !matches!(letter, Some(b'p' | b'r')) || line.len() < 2 {
-        return Err(Rejected::NotMine);
+        return Ok(None);
     }
     let mut log = Log::new("trace_kprobe", line);
-    let refuse = |word, stop: Stop| Rejected::from(Refusal::in_word(line, &log, word, &stop));
-    let colon = head.iter().position(|byte| *byte == b':');
+    let refuse = |word, stop: Stop| Refusal::in_word(line, &log, word, &stop);
+    let colon = memchr(b':', head);
     let mut exit = letter == Some(&b'r');
     if !exit && head.get(1).is_some_and(u8::is_ascii_digit) {
         let digits = Span::new(1, colon.unwrap_or(head.len()));
@@ -38,21 +39,17 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected>
         (Place::Address(address), At::KprobeInside)
     } else {
         if word.contains(&b'/') && word.contains(&b':') {
-            return Err(Rejected::NotMine);
+            return Ok(None);
         }
         symbol(word, &mut exit, facts).map_err(|stop| refuse(1, stop))?
     };
-    let names = match colon {
-        Some(colon) => name::read(head, colon + 1).map_err(|stop| refuse(0, stop))?,
-        None => name::Names::default(),
-    };
+    let names = name::given(head, colon).map_err(|stop| refuse(0, stop))?;
     let letter = if exit { 'r' } else { 'p' };
     let (function, generated) = match &place {
         Place::Symbol { name, offset } => (Some(name.clone()), format!("{letter}_{name}_{offset}")),
         Place::Address(address) => (None, format!("{letter}_0x{address:016x}")),
     };
-    let site = Site { at, function: function.clone(), event: None };
-    let mut checker = Checker::new(facts, site);
+    let mut checker = Checker::new(facts, Site { at, function: function.clone(), event: None });
     let args = arguments::expanded(line, &mut log, &mut checker, facts)?;
     let event = Event {
         group: names.group.unwrap_or_else(|| "kprobes".to_owned()),
@@ -62,23 +59,20 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected>
         args: args.iter().map(|checked| checked.arg.clone()).collect(),
     };
     let saved_args = checker.saved_args().to_vec();
-    Ok(Read { probe: Probe { event, at, args, saved_args, function, file: None }, log })
+    Ok(Some(Read { probe: Probe { event, at, args, saved_args, function, file: None }, log }))
 }
 
 /// `[MODULE:]SYMBOL[+OFFSET][%return]`
 fn symbol(word: &[u8], exit: &mut bool, facts: &dyn Facts) -> Result<(Place, At), Stop> {
-    let percent = word.iter().position(|byte| *byte == b'%').unwrap_or(word.len());
-    let (text, suffix) = word.split_at(percent);
+    let (text, suffix) = split_run(word, |byte| byte != b'%');
+    let whole = Span::new(0, text.len());
     match suffix {
         b"" => {}
         b"%return" => *exit = true,
-        _ => return Err(Stop::invalid(ErrorKind::BadAddressSuffix, Span::new(percent, word.len()))),
+        _ => return Err(Stop::invalid(ErrorKind::BadAddressSuffix, Span::new(whole.end, word.len()))),
     }
-    let whole = Span::new(0, percent);
-    let sign = text.iter().position(|byte| matches!(byte, b'+' | b'-'));
-    let (name, offset) = text.split_at(sign.unwrap_or(text.len()));
-    let offset = if offset.is_empty() { Some(0) } else { number::signed(offset) };
-    let Some(offset) = offset.and_then(|offset| u32::try_from(offset).ok()) else {
+    let (name, offset) = register::split_offset(text);
+    let Some(offset) = offset.ok().and_then(|offset| u32::try_from(offset).ok()) else {
         return Err(Stop::invalid(ErrorKind::BadProbeAddress, whole));
     };
     let name = latin1(name);
@@ -91,19 +85,9 @@ fn symbol(word: &[u8], exit: &mut bool, facts: &dyn Facts) -> Result<(Place, At)
         None => facts.count(None, &name),
     };
     match count {
-        0 => {
-            return Err(Stop {
-                errno: errno(Errno::NOENT),
-                ..Stop::invalid(ErrorKind::BadProbeAddress, whole)
-            });
-        }
+        0 => return Err(Stop::at(errno(Errno::NOENT), ErrorKind::BadProbeAddress, whole)),
         1 => {}
-        _ => {
-            return Err(Stop {
-                errno: errno(Errno::ADDRNOTAVAIL),
-                ..Stop::invalid(ErrorKind::NotUnique, whole)
-            });
-        }
+        _ => return Err(Stop::at(errno(Errno::ADDRNOTAVAIL), ErrorKind::NotUnique, whole)),
     }
     let at = match facts.spot(&name, u64::from(offset)) {
         Spot::Inside if *exit => return Err(Stop::invalid(ErrorKind::BadReturnProbe, whole)),

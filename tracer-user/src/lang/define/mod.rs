@@ -32,7 +32,7 @@ pub use probe::Probe;
 pub use set::{Change, Defined, Named, NotApplied, Planned, Set, deletion};
 pub use words::{LINE_MAX, Line, lines};
 
-use self::probe::{Read, Rejected};
+use self::probe::Read;
 use super::facts::{Facts, Feature, FileRequest};
 use super::fetch::ErrorKind;
 
@@ -94,16 +94,9 @@ pub fn request(line: &Line<'_>, file: File) -> Request {
 }
 
 /// Checks a definition by itself: it ignores the existing definitions and does not register the probe.
-///
-/// # Errors
-/// If the kernel would reject the definition.
-#[cfg(any(test, feature = "internals"))]
-pub fn define(line: &Line<'_>, file: File, facts: &dyn Facts) -> Result<Probe, Refusal> {
-    read(line, file, facts).map(|read| read.probe)
-}
-
 fn read(line: &Line<'_>, file: File, facts: &dyn Facts) -> Result<Read, Refusal> {
-    type Reader = fn(&Line<'_>, &dyn Facts) -> Result<Read, Rejected>;
+    /// Returns `None` for a line of another kind of probe.
+    type Reader = fn(&Line<'_>, &dyn Facts) -> Result<Option<Read>, Refusal>;
     let readers: [(Feature, File, Reader); 4] = [
         (Feature::Eprobes, File::Dynamic, eprobe::read),
         (Feature::Kprobes, File::Kprobe, kprobe::read),
@@ -111,13 +104,11 @@ fn read(line: &Line<'_>, file: File, facts: &dyn Facts) -> Result<Read, Refusal>
         (Feature::Uprobes, File::Uprobe, uprobe::read),
     ];
     for (feature, own, reader) in readers {
-        if (file != File::Dynamic && file != own) || !facts.language().has(feature) {
-            continue;
-        }
-        match reader(line, facts) {
-            Ok(read) => return Ok(read),
-            Err(Rejected::Refused(refusal)) => return Err(refusal),
-            Err(Rejected::NotMine) => {}
+        if (file == File::Dynamic || file == own)
+            && facts.language().has(feature)
+            && let Some(read) = reader(line, facts)?
+        {
+            return Ok(read);
         }
     }
     Err(Refusal::unlogged(Errno::INVAL, line, ErrorKind::NoCommand))

@@ -1,9 +1,9 @@
 //! Names of events and groups: `[GROUP/]EVENT` (`traceprobe_parse_event_name()`, `kernel/trace/trace_probe.c`),
 //! generated names, and `maxactive`.
 
-use rustix::io::Errno;
+use memchr::memchr;
 
-use super::super::fetch::{ErrorKind, Fault, Stop, is_name};
+use super::super::fetch::{ErrorKind, Stop, is_name};
 use super::super::{Span, ctype, number};
 use crate::event::dynamic::{NAME_MAX, latin1};
 
@@ -20,11 +20,8 @@ pub(super) struct Names {
 /// Parses the names that start at `start` of a word.
 pub(super) fn read(word: &[u8], start: usize) -> Result<Names, Stop> {
     let text = ctype::rest(word, start);
-    let refused = |kind, at, end| {
-        Err(Stop::new(Errno::INVAL, Fault { kind, offset: at, span: Span::new(at, end), astray: false }))
-    };
-    let slash = text.iter().position(|byte| *byte == b'/');
-    let slash = slash.or_else(|| text.iter().position(|byte| *byte == b'.'));
+    let refused = |kind, at, end| Err(Stop::invalid(kind, Span::new(at, end)));
+    let slash = memchr(b'/', text).or_else(|| memchr(b'.', text));
     let mut names = Names::default();
     let mut at = start;
     if let Some(slash) = slash {
@@ -55,6 +52,11 @@ pub(super) fn read(word: &[u8], start: usize) -> Result<Names, Stop> {
     Ok(names)
 }
 
+/// Parses the names after the colon of a definition's first word, if there is one.
+pub(super) fn given(head: &[u8], colon: Option<usize>) -> Result<Names, Stop> {
+    colon.map_or(Ok(Names::default()), |colon| read(head, colon + 1))
+}
+
 /// Adapts a generated name like the kernel: truncates it, and replaces characters that are valid only in symbols by
 /// `_`, except the first character.
 pub(super) fn generated(name: &str) -> String {
@@ -70,9 +72,8 @@ pub(super) fn maxactive(head: &[u8], colon: Option<usize>) -> Result<u32, Stop> 
     let span = Span::new(1, colon.unwrap_or(head.len()));
     let refused = |kind| Err(Stop::invalid(kind, span));
     let number = number::unsigned(span.of(head)).and_then(|number| u32::try_from(number).ok());
-    match number {
-        _ if span.len() >= NAME_MAX => refused(ErrorKind::BadMaxactive),
-        None | Some(0) => refused(ErrorKind::BadMaxactive),
+    match number.filter(|number| *number != 0 && span.len() < NAME_MAX) {
+        None => refused(ErrorKind::BadMaxactive),
         // The kernel reads numbers from 2^31 on as negative and accepts them.
         Some(number) if number > MAXACTIVE_MAX && i32::try_from(number).is_ok() => {
             refused(ErrorKind::MaxactiveTooBig)

@@ -1,6 +1,6 @@
 //! A probe that a definition creates, and the result of a probe parser.
 
-use super::error::{Log, Refusal};
+use super::error::Log;
 use crate::{
     event::dynamic::Event,
     lang::{
@@ -30,20 +30,6 @@ impl Probe {
     /// Device and inode of the probed file.
     pub(super) fn file_identity(&self) -> Option<(u64, u64)> {
         self.file.as_ref().map(|file| file.identity)
-    }
-}
-
-/// Why a parser rejects a line.
-pub(super) enum Rejected {
-    /// The line belongs to another kind of probe.
-    NotMine,
-    /// The line is invalid.
-    Refused(Refusal),
-}
-
-impl From<Refusal> for Rejected {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
     }
 }
 

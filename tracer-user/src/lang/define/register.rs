@@ -3,6 +3,7 @@
 
 use rustix::io::Errno;
 
+use super::super::ctype::split_run;
 use super::super::facts::{Arch, Facts};
 use super::super::fetch::Checked;
 use super::super::number;
@@ -17,14 +18,16 @@ pub(super) fn symbols(args: &mut [Checked], facts: &dyn Facts) -> Result<(), Err
     args.iter_mut().try_for_each(|arg| arg.program.resolve(|text| address(text, facts)))
 }
 
+/// Splits `SYMBOL[+|-OFFSET]`.
+pub(super) fn split_offset(text: &[u8]) -> (&[u8], Result<i64, Errno>) {
+    let (symbol, offset) = split_run(text, |byte| !matches!(byte, b'+' | b'-'));
+    (symbol, if offset.is_empty() { Ok(0) } else { number::read_signed(offset) })
+}
+
 /// Address of `SYMBOL[+|-OFFSET]`.
 fn address(text: &[u8], facts: &dyn Facts) -> Result<u64, Errno> {
-    let sign = text.iter().position(|byte| matches!(byte, b'+' | b'-'));
-    let (symbol, offset) = text.split_at(sign.unwrap_or(text.len()));
-    let offset = match offset {
-        b"" => 0,
-        _ => number::read_signed(offset)?,
-    };
+    let (symbol, offset) = split_offset(text);
+    let offset = offset?;
     let address = facts.address(&latin1(symbol)).filter(|address| *address != 0).ok_or(Errno::NOENT)?;
     Ok(address.wrapping_add_signed(offset))
 }
@@ -33,18 +36,15 @@ fn address(text: &[u8], facts: &dyn Facts) -> Result<u64, Errno> {
 pub(super) fn register(probe: &mut Probe, facts: &dyn Facts) -> Result<(), Errno> {
     match &probe.event.target {
         Target::Kernel { place, exit } => {
-            let (place, exit) = (place.clone(), *exit);
-            match kprobe(probe, &place, facts) {
+            match kprobe(&mut probe.args, place, facts) {
                 // A missing module may add the symbol later.
-                Err(Errno::NOENT) if may_be_loaded_later(&place, facts) => Ok(()),
-                Ok(()) => {
-                    if exit && probe.event.maxactive as i32 <= 0 {
-                        probe.event.maxactive = MAXACTIVE_MIN.max(2 * facts.possible_cpus());
-                    }
-                    Ok(())
-                }
-                Err(errno) => Err(errno),
+                Err(Errno::NOENT) if may_be_loaded_later(place, facts) => return Ok(()),
+                checked => checked?,
             }
+            if *exit && probe.event.maxactive as i32 <= 0 {
+                probe.event.maxactive = MAXACTIVE_MIN.max(2 * facts.possible_cpus());
+            }
+            Ok(())
         }
         Target::Function { symbol, .. } => {
             let fits = facts.is_traceable(symbol) && probe.event.maxactive as i32 >= 0;
@@ -57,8 +57,8 @@ pub(super) fn register(probe: &mut Probe, facts: &dyn Facts) -> Result<(), Errno
     }
 }
 
-fn kprobe(probe: &mut Probe, place: &Place, facts: &dyn Facts) -> Result<(), Errno> {
-    symbols(&mut probe.args, facts)?;
+fn kprobe(args: &mut [Checked], place: &Place, facts: &dyn Facts) -> Result<(), Errno> {
+    symbols(args, facts)?;
     let address = match place {
         Place::Address(address) => *address,
         Place::Symbol { name, offset } => {

@@ -8,11 +8,11 @@ use rustix::io::Errno;
 use super::super::Span;
 use super::super::ctype::split_once;
 use super::super::facts::{Facts, Feature};
-use super::super::fetch::{ErrorKind, Fault, Stop};
+use super::super::fetch::{ErrorKind, Stop};
 use super::error::{Log, Refusal};
 use super::words::Line;
 use super::{File, Probe, Request, read, register, request};
-use crate::event::dynamic::{Kind, Place, Target};
+use crate::event::dynamic::{Event, Kind, Place, Target};
 
 /// A probe of the set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -188,29 +188,22 @@ impl Set {
         if self.probes.iter().any(|defined| defined.busy && belongs(&defined.probe, file)) {
             return Err(Errno::BUSY);
         }
-        let (gone, left) =
-            std::mem::take(&mut self.probes).into_iter().partition(|defined| belongs(&defined.probe, file));
-        self.probes = left;
-        let gone: Vec<Defined> = gone;
-        Ok(gone.into_iter().map(|defined| defined.probe).collect())
+        let gone = self.probes.extract_if(.., |defined| belongs(&defined.probe, file));
+        Ok(gone.map(|defined| defined.probe).collect())
     }
 
     fn check(&self, line: &Line<'_>, file: File, facts: &dyn Facts) -> Result<Planned, Refusal> {
         let super::Read { mut probe, log } = read(line, file, facts)?;
         let existing = |word: usize, kind| {
             let whole = Span::new(0, line.word(word).len());
-            Err(Refusal::in_word(line, &log, word, &Stop::new(Errno::EXIST, Fault::at(kind, whole))))
+            Err(Refusal::in_word(line, &log, word, &Stop::at(Errno::EXIST, kind, whole)))
         };
         self.compare_references(&probe, line)?;
         let event = &probe.event;
-        let same_name = |defined: &&Defined| {
-            let other = &defined.probe.event;
-            other.group == event.group && other.name == event.name
-        };
-        let siblings: Vec<&Defined> = self.probes.iter().filter(same_name).collect();
+        let siblings: Vec<&Defined> = self.of_event(event).collect();
         let first = siblings.first().map(|defined| &defined.probe.event);
         let joined = first.filter(|first| event.kind() != Kind::Eprobe && first.kind() == event.kind());
-        let joins = joined.is_some();
+        let new_event = joined.is_none();
         let busy = siblings.first().is_some_and(|defined| defined.busy);
         if let Some(first) = joined {
             if first.letter() != event.letter() || first.is_exit() != event.is_exit() {
@@ -229,7 +222,12 @@ impl Set {
             return Err(Refusal::unlogged(Errno::EXIST, line, ErrorKind::TracepointTaken));
         }
         register::register(&mut probe, facts).map_err(|errno| not_registered(line, &log, errno))?;
-        Ok(Planned::Add { probe: Box::new(probe), busy, new_event: !joins })
+        Ok(Planned::Add { probe: Box::new(probe), busy, new_event })
+    }
+
+    fn of_event(&self, event: &Event) -> impl Iterator<Item = &Defined> {
+        let is_of = move |other: &Event| other.group == event.group && other.name == event.name;
+        self.probes.iter().filter(move |defined| is_of(&defined.probe.event))
     }
 
     /// Whether the tracepoint already has a probe and the kernel allows only one.
@@ -266,12 +264,8 @@ impl Set {
                 at += 1;
                 continue;
             }
-            let event = &probe.event;
-            let siblings = self.probes.iter().filter(|other| {
-                other.probe.event.group == event.group && other.probe.event.name == event.name
-            });
             // Only the last probe of an event counts as its user.
-            if *busy && siblings.count() == 1 {
+            if *busy && self.of_event(&probe.event).count() == 1 {
                 return refused(Errno::BUSY, ErrorKind::Busy, gone);
             }
             gone.push(self.probes.remove(at).probe);
@@ -291,10 +285,8 @@ pub fn deletion<'a>(line: &Line<'a>) -> Option<Named<'a>> {
         [b'-', ..] => return None,
         head => split_once(head, |byte| byte == b':')?.1,
     };
-    let (group, name) = match split_once(names, |byte| byte == b'/') {
-        Some((group, name)) => (Some(group), name),
-        None => (None, names),
-    };
+    let parts = split_once(names, |byte| byte == b'/');
+    let (group, name) = parts.map_or((None, names), |(group, name)| (Some(group), name));
     (group.is_some() || !name.is_empty()).then_some(Named { group, name })
 }
 
@@ -331,5 +323,5 @@ fn not_registered(line: &Line<'_>, log: &Log, errno: Errno) -> Refusal {
         _ => ErrorKind::RegisterFailed,
     };
     let whole = Span::new(0, line.word(1).len());
-    Refusal::in_word(line, log, 1, &Stop::new(errno, Fault::at(kind, whole)))
+    Refusal::in_word(line, log, 1, &Stop::at(errno, kind, whole))
 }

@@ -7,10 +7,10 @@ use rustix::io::Errno;
 
 use super::super::Span;
 use super::super::facts::{Facts, Feature, FileQuery, FileRequest};
-use super::super::fetch::{At, Checker, ErrorKind, Fault, Site, Stop};
+use super::super::fetch::{At, Checker, ErrorKind, Site, Stop};
 use super::super::number;
 use super::error::{Log, Refusal};
-use super::probe::{Probe, Read, Rejected};
+use super::probe::{Probe, Read};
 use super::words::Line;
 use super::{arguments, expand, name};
 use crate::event::dynamic::{Event, NAME_MAX, Target, latin1};
@@ -43,27 +43,26 @@ pub(super) fn names(line: &Line<'_>) -> Option<FileRequest> {
     Some(FileRequest { path: Span::new(0, path(word)?.colon).of(word).to_vec(), what })
 }
 
-/// Parses a line.
-pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected> {
+pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Option<Read>, Refusal> {
     let head = line.word(0);
     let letter = head.first();
     if !matches!(letter, Some(b'p' | b'r')) || line.len() < 2 {
-        return Err(Rejected::NotMine);
+        return Ok(None);
     }
     let log = Log::new("trace_uprobe", line);
     arguments::count(line.len() - 2, line, &log, facts)?;
     let word = line.word(1);
-    let Some(Path { colon, is_symbol }) = path(word) else { return Err(Rejected::NotMine) };
+    let Some(Path { colon, is_symbol }) = path(word) else { return Ok(None) };
     if is_symbol && !facts.language().has(Feature::FileSymbols) {
-        return Err(Rejected::NotMine);
+        return Ok(None);
     }
-    let refuse = |word, stop: Stop| Rejected::from(Refusal::in_word(line, &log, word, &stop));
+    let refuse = |word, stop: Stop| Refusal::in_word(line, &log, word, &stop);
     let whole = Span::new(0, colon);
     let path = whole.of(word);
     let symbol = symbol(word);
     let file = facts
         .file(path, symbol.as_deref())
-        .map_err(|errno| refuse(1, Stop::new(errno, Fault::at(ErrorKind::FileNotFound, whole))))?;
+        .map_err(|errno| refuse(1, Stop::at(errno, ErrorKind::FileNotFound, whole)))?;
     if !file.regular {
         return Err(refuse(1, Stop::invalid(ErrorKind::NoRegularFile, whole)));
     }
@@ -74,13 +73,10 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected>
     } else {
         number::read_unsigned(place.digits.of(word), 0)
     };
-    let offset = offset.map_err(|errno| {
-        refuse(1, Stop::new(errno, Fault::at(ErrorKind::BadFileProbeOffset, place.digits)))
-    })?;
-    let names = match head.get(1) {
-        Some(b':') => name::read(head, 2).map_err(|stop| refuse(0, stop))?,
-        _ => name::Names::default(),
-    };
+    let bad_offset = |errno| refuse(1, Stop::at(errno, ErrorKind::BadFileProbeOffset, place.digits));
+    let offset = offset.map_err(bad_offset)?;
+    let colon = (head.get(1) == Some(&b':')).then_some(1);
+    let names = name::given(head, colon).map_err(|stop| refuse(0, stop))?;
     let generated = || {
         let base = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         let stem = base.split(|byte| matches!(byte, b'.' | b'-' | b'_')).next().unwrap_or_default();
@@ -97,8 +93,8 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Read, Rejected>
         maxactive: 0,
         args: args.iter().map(|checked| checked.arg.clone()).collect(),
     };
-    let file = Some(file);
-    Ok(Read { probe: Probe { event, at, args, saved_args: Vec::new(), function: None, file }, log })
+    let probe = Probe { event, at, args, saved_args: Vec::new(), function: None, file: Some(file) };
+    Ok(Some(Read { probe, log }))
 }
 
 /// The location after the path.
@@ -123,7 +119,7 @@ fn place(word: &[u8], start: usize) -> Result<Where, Stop> {
         }
         let digits = Span::new(open + 1, close);
         reference = number::read_unsigned(digits.of(word), 0)
-            .map_err(|errno| Stop::new(errno, Fault::at(ErrorKind::BadReference, digits)))?;
+            .map_err(|errno| Stop::at(errno, ErrorKind::BadReference, digits))?;
         end = open;
     }
     let percent = find(start, end, b'%');

@@ -9,6 +9,7 @@ use super::error::Stop;
 use crate::event::dynamic::latin1;
 
 /// `[NAME=]FETCH[:TYPE]`
+#[cfg(any(test, feature = "internals"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Argument {
     /// The name, if written.
@@ -97,9 +98,14 @@ pub struct TypeSpec {
     pub span: Span,
 }
 
+#[cfg(any(test, feature = "internals"))]
 impl Argument {
+    /// Returns the text that [`Display`] prints, as the bytes that the kernel reads.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        crate::event::dynamic::raw(&self.to_string())
+    }
+
     /// Sets every place to zero, to compare trees of different texts.
-    #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub fn without_places(mut self) -> Self {
         self.fetch.forget_places();
@@ -127,7 +133,6 @@ impl Fetch {
 }
 
 impl Path {
-    /// Parses the path in `span` of the word.
     pub(super) fn read(word: &[u8], span: Span) -> Self {
         let mut path = Self { root: Vec::new(), steps: Vec::new(), hyphen: None };
         let mut at = span.start;
@@ -155,14 +160,7 @@ impl Path {
     }
 }
 
-impl Argument {
-    /// Returns the text that [`Display`] prints, as the bytes that the kernel reads.
-    #[cfg(any(test, feature = "internals"))]
-    pub fn to_bytes(&self) -> Vec<u8> {
-        crate::event::dynamic::raw(&self.to_string())
-    }
-}
-
+#[cfg(any(test, feature = "internals"))]
 impl Display for Argument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(name) = &self.name {

@@ -5,7 +5,6 @@ use rustix::io::Errno;
 
 use super::super::Span;
 use super::super::facts::{Facts, Feature};
-use super::ast::Argument;
 use super::error::{ErrorKind, Fault, Stop};
 use super::parser::parse;
 use super::program::{Program, Source};
@@ -31,8 +30,6 @@ pub struct Site<'a> {
 pub struct Checked {
     /// The argument in the record.
     pub arg: Arg,
-    /// The syntax tree of the text.
-    pub tree: Argument,
     /// The steps that fetch the value.
     pub program: Program,
 }
@@ -45,12 +42,10 @@ pub(super) struct Types {
 }
 
 impl Types {
-    /// Whether the signature is cached.
     pub(super) fn is_known(&self) -> bool {
         self.known.is_some()
     }
 
-    /// Returns the signature, and caches it.
     pub(super) fn signature(&mut self, facts: &dyn Facts, function: &str) -> Option<&Signature> {
         if self.known.is_none() {
             self.known = facts.signature(function);
@@ -88,7 +83,7 @@ pub struct Checker<'a> {
 }
 
 impl<'a> Checker<'a> {
-    /// Creates a checker without arguments.
+    /// A checker without arguments.
     pub fn new(facts: &'a dyn Facts, site: Site<'a>) -> Self {
         Self { facts, site, types: Types::default(), names: Vec::new(), size: 0 }
     }
@@ -130,8 +125,9 @@ impl<'a> Checker<'a> {
         }
         draft.length?;
         let spec = draft.ty?;
+        let spec = spec.as_ref();
         let fetch = draft.fetch;
-        let requested = types::requested(fetch.span.of(word), spec.as_ref(), body, self.site.at, language)?;
+        let requested = types::requested(fetch.span.of(word), spec, body, self.site.at, language)?;
         let mut value = Value {
             facts: self.facts,
             site: &self.site,
@@ -146,29 +142,27 @@ impl<'a> Checker<'a> {
         if !language.has(Feature::LaterErrors) {
             value.offset = body.start;
         }
-        value.span = spec.as_ref().map_or(body, |spec| spec.span);
-        let ty = value.settle(requested, spec.as_ref(), self.facts)?;
-        let count = spec.as_ref().map_or(0, |spec| spec.count);
+        value.span = spec.map_or(body, |spec| spec.span);
+        let ty = value.settle(requested, spec)?;
+        let count = spec.map_or(0, |spec| spec.count);
         let arg = Arg { name, text: body.of(word).to_vec(), ty, count, offset: self.size };
         if self.size + arg.size() > SIZE_MAX && language.has(Feature::SizeLimit) {
             value.span = body;
             return Err(value.stop(Errno::TOOBIG, ErrorKind::EventTooBig, 0));
         }
-        let ahead = spec.as_ref().map_or(0, |spec| spec.span.start - body.start);
-        value.finish(ty, spec.as_ref(), ahead)?;
+        let ahead = spec.map_or(0, |spec| spec.span.start - body.start);
+        value.finish(ty, spec, ahead)?;
         let mut program = value.program;
         match program.unknown_field() {
             None => {}
             Some("comm" | "COMM") => program.replace_source(Source::Comm),
             Some(_) => {
-                let fault = Fault { kind: ErrorKind::NoAttachField, offset: 0, span: body, astray: false };
-                return Err(Stop::new(Errno::NOENT, fault));
+                return Err(Stop::new(Errno::NOENT, Fault::new(ErrorKind::NoAttachField, 0, body)));
             }
         }
         self.size += arg.size();
         self.names.push(arg.name.clone());
-        let tree = Argument { name: draft_name(word, body), fetch, ty: spec };
-        Ok(Checked { arg, tree, program })
+        Ok(Checked { arg, program })
     }
 
     /// Returns the name of an unnamed argument: its own text if that is a valid name, else its number.
@@ -180,8 +174,4 @@ impl<'a> Checker<'a> {
             format!("arg{}", self.names.len() + 1)
         }
     }
-}
-
-fn draft_name(word: &[u8], body: Span) -> Option<Vec<u8>> {
-    body.start.checked_sub(1).map(|end| Span::new(0, end).of(word).to_vec())
 }

@@ -17,7 +17,9 @@ mod program;
 mod types;
 mod value;
 
-pub use ast::{Argument, Fetch, FetchKind, Path, Step, TypeSpec};
+#[cfg(any(test, feature = "internals"))]
+pub use ast::Argument;
+pub use ast::{Fetch, FetchKind, Path, Step, TypeSpec};
 pub use check::{Checked, Checker, Site};
 pub use error::{ErrorKind, Fault, Stop};
 pub use parser::{Draft, parse};

@@ -5,7 +5,9 @@ use rustix::io::Errno;
 use super::super::Span;
 use super::super::facts::{Feature, Language};
 use super::super::number;
-use super::ast::{Argument, Fetch, FetchKind, Path, TypeSpec};
+#[cfg(any(test, feature = "internals"))]
+use super::ast::Argument;
+use super::ast::{Fetch, FetchKind, Path, TypeSpec};
 use super::error::{ErrorKind, Fault, Stop};
 use super::{ARG_NAME_MAX, ARRAY_MAX, At, TEXT_MAX, is_alpha, is_name};
 
@@ -42,7 +44,6 @@ impl Draft {
 }
 
 impl Fetch {
-    /// Returns the first syntax error of the value.
     #[cfg(any(test, feature = "internals"))]
     fn first_broken(&self) -> Option<&Stop> {
         match &self.kind {
@@ -57,32 +58,26 @@ impl Fetch {
 pub fn parse(word: &[u8], at: At, language: Language) -> Draft {
     let equals = word.iter().position(|byte| *byte == b'=');
     let start = equals.map_or(0, |at| at + 1);
-    let whole = Span::new(0, word.len());
     let body = Span::new(start, word.len());
-    let stop = |errno, kind, span| Stop::new(errno, Fault::at(kind, span));
-    let name = match equals {
-        // The kernel puts the caret at the start of the word.
-        Some(length) if length > ARG_NAME_MAX => {
-            Err(stop(Errno::INVAL, ErrorKind::ArgNameTooLong, Span::new(0, length)))
-        }
-        Some(0) => Err(stop(Errno::INVAL, ErrorKind::NoArgName, Span::empty(0))),
-        Some(length) if !is_name(Span::new(0, length).of(word), false) => {
-            Err(stop(Errno::INVAL, ErrorKind::BadArgName, Span::new(0, length)))
-        }
-        Some(length) => Ok(Some(Span::new(0, length).of(word).to_vec())),
+    let name = match equals.map(|end| Span::new(0, end)) {
         None => Ok(None),
+        // The kernel puts the caret at the start of the word.
+        Some(name) if name.len() > ARG_NAME_MAX => Err(Stop::invalid(ErrorKind::ArgNameTooLong, name)),
+        Some(name) if name.is_empty() => Err(Stop::invalid(ErrorKind::NoArgName, name)),
+        Some(name) if !is_name(name.of(word), false) => Err(Stop::invalid(ErrorKind::BadArgName, name)),
+        Some(name) => Ok(Some(name.of(word).to_vec())),
     };
     let length = match body.len() {
-        0 => Err(stop(Errno::INVAL, ErrorKind::NoArgBody, body)),
-        length if length > TEXT_MAX => {
+        0 => Err(Stop::invalid(ErrorKind::NoArgBody, body)),
+        1..=TEXT_MAX => Ok(()),
+        _ => {
             let later = language.has(Feature::LaterErrors);
-            Err(stop(if later { Errno::TOOBIG } else { Errno::INVAL }, ErrorKind::ArgTooLong, body))
+            Err(Stop::at(if later { Errno::TOOBIG } else { Errno::INVAL }, ErrorKind::ArgTooLong, body))
         }
-        _ => Ok(()),
     };
     let colon = body.of(word).iter().position(|byte| *byte == b':').map(|at| start + at);
-    let ty = colon.map(|colon| type_spec(word, Span::new(colon + 1, whole.end))).transpose();
-    let fetch = Reader { word, at, language }.fetch(Span::new(start, colon.unwrap_or(whole.end)), start);
+    let ty = colon.map(|colon| type_spec(word, Span::new(colon + 1, body.end))).transpose();
+    let fetch = Reader { word, at, language }.fetch(Span::new(start, colon.unwrap_or(body.end)), start);
     Draft { name, body, length, ty, fetch }
 }
 
@@ -124,37 +119,32 @@ impl Reader<'_> {
 
     fn kind(&self, span: Span, offset: usize) -> Result<FetchKind, Stop> {
         let text = span.of(self.word);
-        let refused =
-            |errno, kind, offset| Err(Stop::new(errno, Fault { kind, offset, span, astray: false }));
+        let refused = |errno, kind, offset| Err(Stop::new(errno, Fault::new(kind, offset, span)));
         match text {
             [b'$', name @ ..] if self.is_retval(name) => Ok(FetchKind::Retval(Path::read(self.word, span))),
             [b'$', name @ ..] => Ok(FetchKind::Variable(name.to_vec())),
             [b'%', ..] if !self.at.has_registers() => {
                 // The kernel continues after the first error and logs a second.
-                let fault = |kind| Fault { kind, offset, span, astray: false };
-                let faults = vec![fault(ErrorKind::BadVariable), fault(ErrorKind::BadFetchArg)];
+                let kinds = [ErrorKind::BadVariable, ErrorKind::BadFetchArg];
+                let faults = kinds.map(|kind| Fault::new(kind, offset, span)).to_vec();
                 Err(Stop { errno: Errno::INVAL, faults })
             }
             [b'%', name @ ..] => Ok(FetchKind::Register(name.to_vec())),
-            [b'@', digits @ ..] if matches!(digits, [b'0'..=b'9', ..]) => {
-                match number::read_unsigned(digits, 0) {
-                    Ok(address) => Ok(FetchKind::Memory(address)),
-                    Err(errno) => refused(errno, ErrorKind::BadMemoryAddress, offset),
-                }
+            [b'@', digits @ ..] if digits.first().is_some_and(u8::is_ascii_digit) => {
+                let address = number::read_unsigned(digits, 0).map(FetchKind::Memory);
+                address.or_else(|errno| refused(errno, ErrorKind::BadMemoryAddress, offset))
             }
             [b'@', b'+', ..] if self.at.is_kernel() => refused(Errno::INVAL, ErrorKind::FileOnKprobe, offset),
-            [b'@', b'+', digits @ ..] => match number::read_signed(digits) {
-                Ok(offset) => Ok(FetchKind::File(offset)),
-                Err(errno) => refused(errno, ErrorKind::BadFileOffset, offset),
-            },
+            [b'@', b'+', digits @ ..] => number::read_signed(digits)
+                .map(FetchKind::File)
+                .or_else(|errno| refused(errno, ErrorKind::BadFileOffset, offset)),
             [b'@', ..] if !self.at.is_kernel() => refused(Errno::INVAL, ErrorKind::SymbolOnUprobe, offset),
             [b'@', symbol @ ..] => Ok(FetchKind::Symbol(symbol.to_vec())),
             [b'+' | b'-', ..] => self.deref(span, offset),
             [b'\\', b'"', text @ ..] => quoted(text, span, offset),
-            [b'\\', digits @ ..] => match immediate(digits) {
-                Ok(value) => Ok(FetchKind::Immediate(value)),
-                Err(errno) => refused(errno, ErrorKind::BadImmediate, offset + 1),
-            },
+            [b'\\', digits @ ..] => immediate(digits)
+                .map(FetchKind::Immediate)
+                .or_else(|errno| refused(errno, ErrorKind::BadImmediate, offset + 1)),
             [first, ..] if (is_alpha(*first) || *first == b'_') && self.language.has(Feature::BtfArgs) => {
                 if self.at.is_entry() || self.at.is_exit() {
                     Ok(FetchKind::Named(Path::read(self.word, span)))
@@ -181,8 +171,7 @@ impl Reader<'_> {
         // Start of the offset, without a plus sign, which the kernel skips.
         let digits = span.start + usize::from(user) + usize::from(text.first() == Some(&b'+'));
         let minus = text.first() == Some(&b'-');
-        let refused =
-            |errno, kind, offset, span| Err(Stop::new(errno, Fault { kind, offset, span, astray: false }));
+        let refused = |errno, kind, offset, span| Err(Stop::new(errno, Fault::new(kind, offset, span)));
         let rest = Span::new(digits, span.end).of(self.word);
         let Some(open) = rest.iter().position(|byte| *byte == b'(') else {
             return refused(Errno::INVAL, ErrorKind::DerefNeedsBrace, offset, span);
@@ -212,25 +201,17 @@ impl Reader<'_> {
 
 /// `text` is the part of `span` after the opening quote.
 fn quoted(text: &[u8], span: Span, offset: usize) -> Result<FetchKind, Stop> {
-    if let Some(text) = text.strip_suffix(b"\"") {
-        Ok(FetchKind::Text(text.to_vec()))
-    } else {
-        let fault = Fault {
-            kind: ErrorKind::TextOpen,
-            offset: offset + 2 + text.len(),
-            span: Span::empty(span.end),
-            astray: false,
-        };
-        Err(Stop::new(Errno::INVAL, fault))
-    }
+    let open = Fault::new(ErrorKind::TextOpen, offset + 2 + text.len(), Span::empty(span.end));
+    let text = text.strip_suffix(b"\"").ok_or_else(|| Stop::new(Errno::INVAL, open))?;
+    Ok(FetchKind::Text(text.to_vec()))
 }
 
 /// `str_to_immediate()`
 fn immediate(text: &[u8]) -> Result<u64, Errno> {
     match text {
         [b'0'..=b'9', ..] => number::read_unsigned(text, 0),
-        [b'-', ..] => number::read_signed(text).map(|value| value as u64),
-        [b'+', digits @ ..] => number::read_signed(digits).map(|value| value as u64),
+        [b'-', ..] => number::read_signed(text).map(i64::cast_unsigned),
+        [b'+', digits @ ..] => number::read_signed(digits).map(i64::cast_unsigned),
         _ => Err(Errno::INVAL),
     }
 }

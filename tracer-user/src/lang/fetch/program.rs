@@ -111,12 +111,10 @@ impl Program {
         fits
     }
 
-    /// The last step.
     pub(super) fn last(&self) -> Option<&Op> {
         self.ops.last()
     }
 
-    /// Replaces the last step.
     pub(super) fn replace_last(&mut self, op: Op) {
         self.ops.pop();
         self.ops.push(op);

@@ -5,7 +5,7 @@
 
 use rustix::io::Errno;
 
-use super::super::facts::{Facts, Feature, Language};
+use super::super::facts::{Feature, Language};
 use super::super::{Span, ctype, number};
 use super::At;
 use super::ast::TypeSpec;
@@ -17,10 +17,12 @@ use crate::kernel::btf::{Class, Shape};
 
 /// Finds the type of this name for a probe at `at`. `bWIDTH@OFFSET/CONTAINER` has the type of its container.
 fn named(name: &[u8], at: At, language: Language) -> Option<&'static FetchType> {
-    if !at.is_kernel() && language.has(Feature::LaterErrors) && matches!(name, b"symbol" | b"symstr") {
-        return None;
-    }
-    if !language.has(Feature::Char) && name == b"char" {
+    let is_missing = match name {
+        b"symbol" | b"symstr" => !at.is_kernel() && language.has(Feature::LaterErrors),
+        b"char" => !language.has(Feature::Char),
+        _ => false,
+    };
+    if is_missing {
         return None;
     }
     if name.first() == Some(&b'b') {
@@ -44,36 +46,30 @@ pub(super) fn requested(
     let span = spec.map_or(body, |spec| spec.span);
     let refused = |kind| {
         let offset = spec.map_or(body.start, |spec| spec.span.start);
-        Err(Stop::new(Errno::INVAL, Fault { kind, offset, span, astray: false }))
+        Err(Stop::new(Errno::INVAL, Fault::new(kind, offset, span)))
     };
     let is_text = matches!(fetch, b"$comm" | b"$COMM") || fetch.starts_with(b"\\\"");
-    if is_text && at != At::Event {
-        if spec.is_some_and(|spec| spec.count > 0 || spec.name != b"string") {
-            return refused(if language.has(Feature::StringTypeError) {
-                ErrorKind::NeedsStringType
-            } else {
-                ErrorKind::TypelessText
-            });
+    let name = match spec {
+        Some(spec) if is_text && at != At::Event && (spec.count > 0 || spec.name != b"string") => {
+            let later = language.has(Feature::StringTypeError);
+            return refused(if later { ErrorKind::NeedsStringType } else { ErrorKind::TypelessText });
         }
-        return named(b"string", at, language).map_or_else(|| refused(ErrorKind::BadType), Ok);
-    }
-    match spec {
-        None => Ok(FetchType::word()),
-        Some(spec) => named(&spec.name, at, language).map_or_else(|| refused(ErrorKind::BadType), Ok),
-    }
+        Some(spec) => &spec.name[..],
+        None if is_text && at != At::Event => b"string",
+        None => return Ok(FetchType::word()),
+    };
+    named(name, at, language).map_or_else(|| refused(ErrorKind::BadType), Ok)
 }
 
 impl Typed {
     /// Returns the type that the kernel selects for a value of this BTF type.
     fn fetch_type(&mut self) -> &'static FetchType {
-        let name = match self.shape.class {
+        let name: &str = match self.shape.class {
             Class::Enum => "s32",
             Class::Enum64 => "s64",
             Class::Pointer => "x64",
-            Class::Int { bits: bits @ (8 | 16 | 32 | 64), signed } => {
-                let sign = if signed { 's' } else { 'u' };
-                return FetchType::named(&format!("{sign}{bits}")).unwrap_or(FetchType::word());
-            }
+            Class::Int { bits: bits @ (8 | 16 | 32 | 64), signed: true } => &format!("s{bits}"),
+            Class::Int { bits: bits @ (8 | 16 | 32 | 64), signed: false } => &format!("u{bits}"),
             Class::Int { bits, signed: false } => {
                 self.bits = bits;
                 "u64"
@@ -84,31 +80,30 @@ impl Typed {
     }
 }
 
-/// Whether a type is `char`, which is signed in kernels before 6.2.
-fn is_char(shape: Option<Shape>, facts: &dyn Facts) -> bool {
-    let signed = facts.has_signed_chars();
-    shape.is_some_and(|shape| shape.class == Class::Int { bits: 8, signed })
-}
-
 impl Value<'_, '_> {
+    /// Whether a type is `char`, which is signed in kernels before 6.2.
+    fn is_char(&self, id: u32) -> bool {
+        let signed = self.facts.has_signed_chars();
+        self.facts.shape(id).is_some_and(|shape| shape.class == Class::Int { bits: 8, signed })
+    }
+
     /// Returns the type of a value with a known BTF type. Dereferences a `char *` whose requested type is a string.
     pub(super) fn settle(
         &mut self,
         requested: &'static FetchType,
         spec: Option<&TypeSpec>,
-        facts: &dyn Facts,
     ) -> Result<&'static FetchType, Stop> {
         let Some(typed) = &mut self.typed else { return Ok(requested) };
         let Some(spec) = spec else { return Ok(typed.fetch_type()) };
         if !spec.name.windows(6).any(|part| part == b"string") {
             return Ok(requested);
         }
-        let shape = typed.shape;
-        if matches!(shape.class, Class::Array(of) if is_char(facts.shape(of), facts)) {
+        let Shape { class, word } = typed.shape;
+        if matches!(class, Class::Array(of) if self.is_char(of)) {
             return Ok(requested);
         }
         // The kernel follows the `type` word of every BTF kind.
-        if is_char(facts.shape(shape.word), facts) {
+        if self.is_char(word) {
             self.push(Op::Deref { user: spec.name.first() == Some(&b'u'), offset: 0 }, Errno::TOOBIG)?;
             return Ok(requested);
         }
@@ -174,24 +169,20 @@ impl Value<'_, '_> {
         };
         match self.program.last() {
             // The store reads from the address of the last dereference.
-            Some(Op::Deref { user, offset }) if !symbol && count == 0 => {
-                let store = Op::Store { what: what(user_type || *user), offset: *offset, size: ty.size };
-                self.program.replace_last(store);
+            Some(&Op::Deref { user, offset }) if !symbol && count == 0 => {
+                let what = what(user_type || user);
+                self.program.replace_last(Op::Store { what, offset, size: ty.size });
                 Ok(())
             }
-            _ => {
-                let store = Op::Store { what: what(user_type), offset: 0, size: ty.size };
-                self.push(store, Errno::INVAL)
-            }
+            _ => self.push(Op::Store { what: what(user_type), offset: 0, size: ty.size }, Errno::INVAL),
         }
     }
 
     fn store(&mut self, ty: &'static FetchType) -> Result<(), Stop> {
         match self.program.last() {
-            Some(Op::Deref { user, offset }) => {
-                let what = if *user { Store::UserMemory } else { Store::Memory };
-                let store = Op::Store { what, offset: *offset, size: ty.size };
-                self.program.replace_last(store);
+            Some(&Op::Deref { user, offset }) => {
+                let what = if user { Store::UserMemory } else { Store::Memory };
+                self.program.replace_last(Op::Store { what, offset, size: ty.size });
                 Ok(())
             }
             _ => self.push(Op::Store { what: Store::Raw, offset: 0, size: ty.size }, Errno::TOOBIG),

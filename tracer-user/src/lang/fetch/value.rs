@@ -4,8 +4,7 @@
 use rustix::io::Errno;
 
 use super::super::Span;
-use super::super::facts::Facts;
-use super::super::facts::Feature;
+use super::super::facts::{Facts, Feature};
 use super::super::number;
 use super::At;
 use super::ast::{Fetch, FetchKind, Path};
@@ -22,7 +21,6 @@ const STACK_WORDS: u64 = 2048;
 /// The BTF type of a value. An explicit dereference clears it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Typed {
-    /// The type.
     pub(super) shape: Shape,
     /// Offset of the value in its byte, in bits.
     pub(super) offset: u32,
@@ -56,6 +54,10 @@ impl Value<'_, '_> {
         Err(self.stop(errno, kind, 0))
     }
 
+    fn invalid<T>(&self, kind: ErrorKind) -> Result<T, Stop> {
+        self.fail(Errno::INVAL, kind)
+    }
+
     /// Adds a step, or fails if the program is full.
     pub(super) fn push(&mut self, op: Op, errno: Errno) -> Result<(), Stop> {
         if self.program.push(op) { Ok(()) } else { self.fail(errno, ErrorKind::TooManyOps) }
@@ -65,16 +67,35 @@ impl Value<'_, '_> {
         self.push(Op::Load(source), Errno::INVAL)
     }
 
+    /// Loads the memory at an address.
+    fn load_from(&mut self, address: Source) -> Result<(), Stop> {
+        self.load(address)?;
+        self.push(Op::Deref { user: false, offset: 0 }, Errno::INVAL)
+    }
+
+    /// Loads an argument of the function, counted from 0. At a return it was saved at entry.
+    fn load_argument(&mut self, index: u32) -> Result<(), Stop> {
+        if self.site.at.is_exit() {
+            let offset = self.types.save(index);
+            self.load(Source::SavedArg(offset))
+        } else {
+            self.load(Source::Argument(index + u32::from(self.site.at == At::Tracepoint)))
+        }
+    }
+
+    fn shape(&self, id: u32) -> Result<Shape, Stop> {
+        self.facts.shape(id).map_or_else(|| self.invalid(ErrorKind::BadTypeId), Ok)
+    }
+
     pub(super) fn fetch(&mut self, fetch: &Fetch) -> Result<(), Stop> {
         (self.offset, self.span, self.astray) = (fetch.offset, fetch.span, false);
-        let here = Op::Deref { user: false, offset: 0 };
         match &fetch.kind {
             FetchKind::Broken(stop) => Err(stop.clone()),
             FetchKind::Variable(name) if self.site.at == At::Event => self.field(name),
             FetchKind::Variable(name) => self.variable(name),
             FetchKind::Retval(path) => {
                 if !self.site.at.has_return() {
-                    return self.fail(Errno::INVAL, ErrorKind::RetvalOnProbe);
+                    return self.invalid(ErrorKind::RetvalOnProbe);
                 }
                 if self.site.at.is_kernel() && self.facts.language().has(Feature::BtfArgs) {
                     return self.by_name(path, fetch.span);
@@ -83,26 +104,19 @@ impl Value<'_, '_> {
             }
             FetchKind::Named(path) => {
                 if self.site.at.is_exit() && !self.facts.language().has(Feature::ArgsAtReturn) {
-                    return self.fail(Errno::INVAL, ErrorKind::NoTypes);
+                    return self.invalid(ErrorKind::NoTypes);
                 }
                 self.by_name(path, fetch.span)
             }
             FetchKind::Register(name) => match self.facts.arch().register(&latin1(name)) {
                 Some(place) => self.load(Source::Register(place)),
-                None => self.fail(Errno::INVAL, ErrorKind::BadRegister),
+                None => self.invalid(ErrorKind::BadRegister),
             },
-            FetchKind::Memory(address) => {
-                self.load(Source::Immediate(*address))?;
-                self.push(here, Errno::INVAL)
-            }
-            FetchKind::File(offset) => {
-                self.load(Source::File(*offset))?;
-                self.push(here, Errno::INVAL)
-            }
+            FetchKind::Memory(address) => self.load_from(Source::Immediate(*address)),
+            FetchKind::File(offset) => self.load_from(Source::File(*offset)),
             FetchKind::Symbol(symbol) => {
                 self.push(Op::Symbol(symbol.clone()), Errno::INVAL)?;
-                self.load(Source::Immediate(0))?;
-                self.push(here, Errno::INVAL)
+                self.load_from(Source::Immediate(0))
             }
             FetchKind::Immediate(value) => self.load(Source::Immediate(*value)),
             FetchKind::Text(text) => self.load(Source::Text(text.clone())),
@@ -110,7 +124,7 @@ impl Value<'_, '_> {
                 self.fetch(inner)?;
                 (self.offset, self.span, self.astray) = (inner.offset, inner.span, false);
                 if matches!(self.program.last(), Some(Op::Load(Source::Comm | Source::Text(_)))) {
-                    return self.fail(Errno::INVAL, ErrorKind::CommDeref);
+                    return self.invalid(ErrorKind::CommDeref);
                 }
                 self.push(Op::Deref { user: *user, offset: *offset as i32 }, Errno::INVAL)?;
                 self.typed = None;
@@ -119,7 +133,6 @@ impl Value<'_, '_> {
         }
     }
 
-    /// `$FIELD` of an event.
     fn field(&mut self, name: &[u8]) -> Result<(), Stop> {
         let name = latin1(name);
         let fields = self.site.event.map_or(&[][..], |event| &event.fields);
@@ -141,7 +154,7 @@ impl Value<'_, '_> {
         }
         match name.as_str() {
             "comm" | "COMM" => self.load(Source::Comm),
-            _ => self.fail(Errno::INVAL, ErrorKind::BadVariable),
+            _ => self.invalid(ErrorKind::BadVariable),
         }
     }
 
@@ -154,52 +167,40 @@ impl Value<'_, '_> {
         }
         match name.strip_prefix(b"arg") {
             Some(number) => self.argument(number),
-            None => self.fail(Errno::INVAL, ErrorKind::BadVariable),
+            None => self.invalid(ErrorKind::BadVariable),
         }
     }
 
     fn stack(&mut self, number: &[u8]) -> Result<(), Stop> {
-        match number {
-            [] => self.load(Source::StackPointer),
-            [b'0'..=b'9', ..] => match number::read_unsigned(number, 10) {
-                Ok(n) if self.site.at.is_kernel() && n > STACK_WORDS => {
-                    self.fail(Errno::INVAL, ErrorKind::BadStackNumber)
-                }
-                Ok(n) => self.load(Source::Stack(n as u32)),
-                Err(_) => self.fail(Errno::INVAL, ErrorKind::BadVariable),
-            },
-            _ => self.fail(Errno::INVAL, ErrorKind::BadVariable),
+        let words = number::read_unsigned(number, 10).ok();
+        match words.filter(|_| number.first().is_some_and(u8::is_ascii_digit)) {
+            _ if number.is_empty() => self.load(Source::StackPointer),
+            None => self.invalid(ErrorKind::BadVariable),
+            Some(n) if self.site.at.is_kernel() && n > STACK_WORDS => self.invalid(ErrorKind::BadStackNumber),
+            Some(n) => self.load(Source::Stack(n as u32)),
         }
     }
 
     /// `$argN`
     fn argument(&mut self, number: &[u8]) -> Result<(), Stop> {
-        let later = self.facts.language().has(Feature::LaterErrors);
-        let Ok(n) = number::read_unsigned(number, 10) else {
-            return self.fail(Errno::INVAL, ErrorKind::BadVariable);
-        };
-        if !later && !self.site.at.is_entry() {
-            return self.fail(Errno::INVAL, ErrorKind::BadVariable);
-        }
-        if n == 0 || n > STACK_WORDS {
-            return self.fail(Errno::INVAL, ErrorKind::BadArgNumber);
-        }
         let (at, language) = (self.site.at, self.facts.language());
-        let index = n as u32 - 1;
-        if at.is_entry() {
-            self.load(Source::Argument(index + u32::from(at == At::Tracepoint)))
-        } else if at.is_exit() && language.has(Feature::ArgsAtReturn) {
-            let offset = self.types.save(index);
-            self.load(Source::SavedArg(offset))
-        } else {
-            self.fail(Errno::INVAL, ErrorKind::ArgsNotAtEntry)
+        match number::read_unsigned(number, 10) {
+            Ok(_) if !language.has(Feature::LaterErrors) && !at.is_entry() => {
+                self.invalid(ErrorKind::BadVariable)
+            }
+            Err(_) => self.invalid(ErrorKind::BadVariable),
+            Ok(n) if n == 0 || n > STACK_WORDS => self.invalid(ErrorKind::BadArgNumber),
+            Ok(n) if at.is_entry() || at.is_exit() && language.has(Feature::ArgsAtReturn) => {
+                self.load_argument(n as u32 - 1)
+            }
+            Ok(_) => self.invalid(ErrorKind::ArgsNotAtEntry),
         }
     }
 
     /// Loads a named argument or the return value, then follows its path.
     fn by_name(&mut self, path: &Path, span: Span) -> Result<(), Stop> {
         let Some(function) = &self.site.function else {
-            return self.fail(Errno::INVAL, ErrorKind::NoFunction);
+            return self.invalid(ErrorKind::NoFunction);
         };
         let first = path.steps.first();
         if let (None, Some(hyphen)) = (first, path.hyphen) {
@@ -223,8 +224,7 @@ impl Value<'_, '_> {
             }
         } else {
             let asked = self.types.is_known();
-            let at = self.site.at;
-            let params = self.types.params(self.facts, function, at);
+            let params = self.types.params(self.facts, function, self.site.at);
             if !asked && params.is_empty() {
                 return self.fail(Errno::NOENT, ErrorKind::NoTypesHere);
             }
@@ -233,18 +233,11 @@ impl Value<'_, '_> {
             let Some((index, (_, ty))) = params.find(|(_, (name, _))| *name == root) else {
                 return self.fail(Errno::NOENT, ErrorKind::NoVariable);
             };
-            let (ty, index) = (*ty, index as u32);
-            if at.is_exit() {
-                let offset = self.types.save(index);
-                self.load(Source::SavedArg(offset))?;
-            } else {
-                self.load(Source::Argument(index + u32::from(at == At::Tracepoint)))?;
-            }
+            let ty = *ty;
+            self.load_argument(index as u32)?;
             ty
         };
-        let Some(shape) = self.facts.shape(ty) else {
-            return self.fail(Errno::INVAL, ErrorKind::BadTypeId);
-        };
+        let shape = self.shape(ty)?;
         self.typed = Some(Typed { shape, offset: 0, bits: 0 });
         self.offset += to_first;
         if first.is_some() { self.fields(path, shape) } else { Ok(()) }
@@ -257,11 +250,9 @@ impl Value<'_, '_> {
         while steps.peek().is_some() {
             self.span = steps.peek().map_or(self.span, |step| step.span);
             if shape.class != Class::Pointer {
-                return self.fail(Errno::INVAL, ErrorKind::NoPointer);
+                return self.invalid(ErrorKind::NoPointer);
             }
-            let Some(mut inside) = self.facts.shape(shape.word) else {
-                return self.fail(Errno::INVAL, ErrorKind::BadTypeId);
-            };
+            let mut inside = self.shape(shape.word)?;
             let mut offset = 0_u32;
             while let Some(step) = steps.next() {
                 self.span = step.span;
@@ -269,17 +260,14 @@ impl Value<'_, '_> {
                     return Err(self.stop(Errno::INVAL, ErrorKind::BadHyphen, hyphen - step.span.start));
                 }
                 let Class::Aggregate(id) = inside.class else {
-                    return self.fail(Errno::INVAL, ErrorKind::BadTypeId);
+                    return self.invalid(ErrorKind::BadTypeId);
                 };
                 let Some(member) = self.facts.member(id, &latin1(&step.name)) else {
                     return self.fail(Errno::NOENT, ErrorKind::NoField);
                 };
                 offset = offset.saturating_add(member.offset);
                 bits = member.bits;
-                inside = match self.facts.shape(member.ty) {
-                    Some(inside) => inside,
-                    None => return self.fail(Errno::INVAL, ErrorKind::BadTypeId),
-                };
+                inside = self.shape(member.ty)?;
                 match steps.peek() {
                     Some(next) => self.offset += next.span.start - step.span.start,
                     None => self.astray = true,
