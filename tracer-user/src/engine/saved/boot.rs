@@ -113,7 +113,7 @@ pub fn boot(engine: &mut Engine, boot: &Boot) -> Vec<(String, CommandError)> {
         keep("trace_buf_size".to_owned(), engine.apply(InstanceId::TOP, command));
     }
     for one in &boot.instances {
-        let instance = match instance_named(engine, &one.name) {
+        let instance = match instance_named(&engine.facts, &mut engine.instances, &one.name) {
             Ok(instance) => instance,
             Err(error) => {
                 keep(format!("trace_instance={}", one.name), Err(error));

@@ -23,10 +23,12 @@ use crate::{
     engine::{
         Engine, InstanceCommand, List,
         command::error::{CommandError, ErrorKind},
+        facts::Facts,
         histograms::HistCommands,
-        instances::{Status, instance::Instance, select::Selector},
+        instances::{Instances, Status, instance::Instance, select::Selector},
         operations::{changes::Definitions, definitions, lifecycle},
         registry::{catalogue::Events, program_events::program_files},
+        user::UserEvents,
     },
     event::{EventId, InstanceId},
     kernel::opened::Identity,
@@ -110,7 +112,7 @@ impl SavedInstance {
     fn of(state: &Instance, status: &Status<'_>, engine: &Engine) -> Self {
         let events: &Events = engine.registry.events();
         let name = |event: EventId| {
-            let known = events.get(event).filter(|_| lasts(engine, event))?;
+            let known = events.get(event).filter(|_| lasts(&engine.user, event))?;
             Some((events.system(known.system)?.name.clone(), known.name.clone()))
         };
         let mut filters: Vec<_> = state
@@ -157,8 +159,8 @@ impl SavedInstance {
 
 /// Whether an event can exist again when the settings are restored. Settings of a user event that ends with its programs
 /// are not saved: any client can make many such events with long names.
-fn lasts(engine: &Engine, event: EventId) -> bool {
-    !engine.user.has(event) || engine.user.is_saved(event)
+fn lasts(user: &UserEvents, event: EventId) -> bool {
+    !user.has(event) || user.is_saved(event)
 }
 
 /// Whether an entry only adds the events of one program.
@@ -227,7 +229,7 @@ pub fn restore(
         Arc::make_mut(&mut engine.tasks).set_capacity(saved.names);
     }
     for one in &saved.instances {
-        match instance_named(engine, &one.name) {
+        match instance_named(&engine.facts, &mut engine.instances, &one.name) {
             Ok(instance) => restore_one(engine, instance, one, &mut failed),
             Err(error) => failed.push((format!("instance {}", one.name), error)),
         }
@@ -241,16 +243,15 @@ pub fn restore(
 }
 
 /// The instance of a name, or the top instance if it is empty. Makes the instance if there is none.
-fn instance_named(engine: &mut Engine, name: &str) -> Result<InstanceId, CommandError> {
-    match (name, engine.instances.find(name)) {
+fn instance_named(facts: &Facts, instances: &mut Instances, name: &str) -> Result<InstanceId, CommandError> {
+    match (name, instances.find(name)) {
         ("", _) => Ok(InstanceId::TOP),
         (_, Some(instance)) => Ok(instance),
-        (name, None) => lifecycle::make(&engine.facts, &mut engine.instances, name),
+        (name, None) => lifecycle::make(facts, instances, name),
     }
 }
 
-fn event_named(engine: &Engine, system: &str, name: &str) -> Result<EventId, ErrorKind> {
-    let events = engine.registry.events();
+fn event_named(events: &Events, system: &str, name: &str) -> Result<EventId, ErrorKind> {
     let event = events.find_system(system).and_then(|system| events.find(system, name));
     event.ok_or(ErrorKind::NotFound)
 }
@@ -299,7 +300,7 @@ fn restore_one(
     }
     set(engine, "tracing_on".to_owned(), Ok(InstanceCommand::Tracing(saved.on)));
     for (system, name, text) in &saved.filters {
-        let event = event_named(engine, system, name);
+        let event = event_named(engine.registry.events(), system, name);
         let command = event.map(|event| InstanceCommand::Filter { event, text: text.as_bytes() });
         set(engine, format!("filter of {system}:{name}"), command);
     }
@@ -313,7 +314,7 @@ fn restore_one(
         set(engine, format!("event {system}:{name}"), Ok(InstanceCommand::Events { which, on: true }));
     }
     for (system, name, lines) in &saved.triggers {
-        let event = event_named(engine, system, name);
+        let event = event_named(engine.registry.events(), system, name);
         for line in lines {
             let command = event.map(|event| InstanceCommand::Trigger { event, text: line.as_bytes() });
             set(engine, format!("trigger {line} of {system}:{name}"), command);
@@ -325,7 +326,7 @@ fn restore_one(
 fn saved_hists(engine: &Engine) -> Vec<SavedHist> {
     let saved = |trigger: &hist::Trigger| {
         let state = engine.instances.get(trigger.instance)?;
-        if engine.registry.events().by_id(trigger.event.id).is_some_and(|event| !lasts(engine, event)) {
+        if engine.registry.events().by_id(trigger.event.id).is_some_and(|event| !lasts(&engine.user, event)) {
             return None;
         }
         Some(SavedHist {
@@ -346,7 +347,7 @@ fn restore_hist(engine: &mut Engine, saved: &SavedHist) -> Result<(), CommandErr
         engine.instances.find(&saved.instance)
     };
     let instance = instance.ok_or(ErrorKind::NotFound)?;
-    let event = event_named(engine, &saved.system, &saved.event)?;
+    let event = event_named(engine.registry.events(), &saved.system, &saved.event)?;
     HistCommands::of(engine, instance).set_hist(event, Some(saved.command.as_bytes()), false)?;
     let commanded = engine.histograms.set().triggers().filter(|trigger| trigger.command.is_some());
     if let Some(id) = commanded.last().map(|trigger| trigger.id) {
