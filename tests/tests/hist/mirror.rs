@@ -378,6 +378,35 @@ fn event_probes_on_records_of_user_space_have_histograms() {
 }
 
 #[test]
+fn histograms_that_multiply_are_refused() {
+    host::as_root(|| {
+        let mounted = Mounted::start("histchain")?;
+        let dir = mounted.instance("histchain")?;
+        for level in 0..4 {
+            add(mounted.dir(), "synthetic_events", &format!("chain{level} u64 x"))?;
+        }
+        let trace = |level: usize, number: usize| {
+            let (variable, next) = (format!("v{level}_{number}"), level + 1);
+            format!("hist:keys=x:{variable}=x:onchange(${variable}).trace(chain{next},x)")
+        };
+        let trigger = |level: usize| format!("events/synthetic/chain{level}/trigger");
+        add(&dir, &trigger(3), "hist:keys=x")?;
+        for level in [2, 1] {
+            for number in 0..24 {
+                add(&dir, &trigger(level), &trace(level, number))?;
+            }
+        }
+        // Its program would count in 24 + 24 * 24 * 2 histograms.
+        let refused = mirror::write(&dir, &trigger(0), trace(0, 0).as_bytes(), true);
+        ensure!(refused == Err(libc::ENOMEM), "{refused:?}");
+        ensure!(text(&dir, &trigger(0))?.starts_with('#'), "the refused one stayed");
+        add(&dir, "events/synthetic/chain2/inject", "x=7")?;
+        ensure!(hits(&dir, "events/synthetic/chain3")? == 24);
+        Ok(())
+    });
+}
+
+#[test]
 fn no_hit_is_lost_while_triggers_change() {
     host::as_root(|| {
         let mounted = Mounted::start("histfire")?;

@@ -54,8 +54,8 @@ impl InstanceChange<'_> {
     /// Emits a synthetic event from user space in one instance, if it is enabled there (`synth_event_trace()`).
     ///
     /// # Errors
-    /// `ENODEV` for a deleted event; `EINVAL` for an event that is not synthetic, for values that do not match its fields,
-    /// and while nothing is recorded.
+    /// `ENODEV` for a deleted event; `EINVAL` for an event that is not synthetic, for values that do not match its
+    /// fields, and while nothing is recorded.
     pub(crate) fn emit_in(
         &mut self,
         event: EventId,
@@ -113,9 +113,11 @@ pub fn is_published(engine: &Engine) -> bool {
 fn publish_one(engine: &Engine, published: &mut PublishedEvents, name: &str) -> Result<(), CommandError> {
     published.open(name)?;
     // One per kind of program, because the memory that a record is built in belongs to one program.
-    let mut emissions = Vec::new();
-    for _ in KINDS {
-        emissions.extend(emission(engine, name)?);
-    }
-    published.update(engine.registry.synthetic(), name, emissions)
+    let emissions: Result<Vec<_>, _> = KINDS.iter().map(|_| emission(engine, name)).collect();
+    // Programs outside the engine do not emit an event whose emission is refused.
+    let (emissions, done) = match emissions {
+        Ok(emissions) => (emissions.into_iter().flatten().collect(), Ok(())),
+        Err(error) => (Vec::new(), Err(error)),
+    };
+    done.and(published.update(engine.registry.synthetic(), name, emissions))
 }

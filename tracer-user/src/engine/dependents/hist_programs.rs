@@ -103,8 +103,8 @@ impl Dependents<'_> {
         Ok(())
     }
 
-    /// Replaces the program of a histogram, because the emissions of its synthetic events changed. If it is refused, the old
-    /// one stays.
+    /// Replaces the program of a histogram, because the emissions of its synthetic events changed. If it is refused,
+    /// the old one stays.
     fn replace_hist(&mut self, event: EventId, trigger: &Trigger) -> Result<(), CommandError> {
         let role = ProgramRole::Histogram(trigger.id);
         let session = self.session()?;

@@ -4,7 +4,8 @@
 //! event are made from the records of its target. The records of a dynamic event come from relays on the hooks of its
 //! probes, which are attached as long as the event has dependents. Each instance has its own relays.
 //!
-//! After a change, the programs of all affected events are derived anew ([`parts`]) and compared ([`Dependents::update`]).
+//! After a change, the programs of all affected events are derived anew ([`parts`]) and compared
+//! ([`Dependents::update`]).
 
 mod affected;
 pub(crate) mod delivery;
@@ -54,8 +55,8 @@ impl Dependents<'_> {
         self.update_from(event, 0)
     }
 
-    /// Updates the programs that have an event as their dependent, after the event was enabled, disabled or changed in an
-    /// instance.
+    /// Updates the programs that have an event as their dependent, after the event was enabled, disabled or changed in
+    /// an instance.
     pub(crate) fn propagate_enabled(&mut self, event: EventId) -> Result<(), CommandError> {
         self.update_from(event, 1)
     }

@@ -25,21 +25,29 @@ use crate::{
     },
 };
 
-/// Derives parts.
+/// Largest number of parts of a program. A part has some hundred instructions, and the kernel verifies at most a
+/// million. Histograms that trace each other's events multiply: without a limit, eight levels of twenty would not end.
+const PARTS_MAX: usize = 1024;
+/// Largest depth of parts within parts. The kernel accepts eight frames of calls, and each emission takes one.
+const DEPTH_MAX: usize = 16;
+
+/// Derives the parts of one program.
 pub(super) struct Derivation<'a> {
     engine: &'a Engine,
     /// The events whose records contain the records of which parts are derived.
     outer: Vec<EventId>,
+    /// Number of parts so far.
+    parts: usize,
 }
 
 impl<'a> Derivation<'a> {
     pub(super) fn of(engine: &'a Engine) -> Self {
-        Self { engine, outer: Vec::new() }
+        Self { engine, outer: Vec::new(), parts: 0 }
     }
 
     /// Parts within the records of an event.
     pub(super) fn within(engine: &'a Engine, event: EventId) -> Self {
-        Self { engine, outer: vec![event] }
+        Self { engine, outer: vec![event], parts: 0 }
     }
 
     /// The dependents of an event in an instance.
@@ -47,29 +55,37 @@ impl<'a> Derivation<'a> {
         if self.outer.contains(&event) {
             return Vec::new();
         }
+        if self.is_over() {
+            return vec![Part::TooMany];
+        }
         self.outer.push(event);
         let mut parts = self.counts(instance, event, Entry::Record);
         let sources = RecordSources::of(self.engine);
         let irqs_off = sources.irqs_off(event);
         for (probe, context) in sources.probes_on(event) {
-            parts.extend(self.record(instance, probe, irqs_off));
+            let record = self.record(instance, probe, irqs_off);
+            self.parts += usize::from(record.is_some());
+            parts.extend(record);
             let further = self.dependents(instance, probe);
             if !further.is_empty() {
+                self.parts += 1;
                 parts.push(Part::Relay { event: probe, context, parts: further });
             }
         }
         self.outer.pop();
-        parts
+        self.limited(parts)
     }
 
     /// The updates of an event's histograms in an instance.
     pub(super) fn counts(&mut self, instance: InstanceId, event: EventId, entry: Entry) -> Vec<Part> {
         let triggers = self.engine.histograms.counting(instance, event);
-        triggers.map(|trigger| Part::Count(self.count(instance, trigger, entry))).collect()
+        let parts = triggers.map(|trigger| Part::Count(self.count(instance, trigger, entry))).collect();
+        self.limited(parts)
     }
 
     /// The update of a histogram.
     pub(super) fn count(&mut self, instance: InstanceId, trigger: &Trigger, entry: Entry) -> CountPart {
+        self.parts += 1;
         let emission = |action: &Action| {
             let event = self.engine.registry.synthetic().number(&latin1(action.synthetic_name()))?;
             let is_emitted = action.kind == ActionKind::Trace && !self.outer.contains(&event);
@@ -81,11 +97,28 @@ impl<'a> Derivation<'a> {
 
     /// The emission of a synthetic event. `None` if nothing receives its records.
     pub(super) fn emission(&mut self, event: EventId) -> Option<Part> {
+        if self.is_over() {
+            return Some(Part::TooMany);
+        }
         let instances = self.engine.instances.ids();
         let records = instances.iter().filter_map(|instance| self.record(*instance, event, false));
         let mut parts: Vec<Part> = records.collect();
+        self.parts += parts.len();
         parts.extend(instances.iter().flat_map(|instance| self.dependents(*instance, event)));
-        (!parts.is_empty()).then_some(Part::Emit { event, parts })
+        (!parts.is_empty()).then(|| Part::Emit { event, parts: self.limited(parts) })
+    }
+
+    /// Whether the program is refused.
+    fn is_over(&mut self) -> bool {
+        if self.outer.len() > DEPTH_MAX {
+            self.parts = PARTS_MAX + 1;
+        }
+        self.parts > PARTS_MAX
+    }
+
+    /// The parts of a program that is not refused.
+    fn limited(&self, parts: Vec<Part>) -> Vec<Part> {
+        if self.parts > PARTS_MAX { vec![Part::TooMany] } else { parts }
     }
 
     /// Records an event without a hook. `None` if it is not enabled in this instance.
@@ -125,6 +158,7 @@ impl Part {
                 let event = engine.registry.synthetic().find(&format.name).ok_or(ErrorKind::NotFound)?;
                 Ok(attach::emission(&event, format.id, &Self::build_all(parts, engine)?)?)
             }
+            Self::TooMany => Err(ErrorKind::NoMemory.into()),
         }
     }
 

@@ -27,6 +27,8 @@ pub(crate) enum Part {
     Relay { event: EventId, context: ProgramContext, parts: Vec<Self> },
     /// Emits a synthetic event, and passes its records to parts.
     Emit { event: EventId, parts: Vec<Self> },
+    /// More parts than a program may have.
+    TooMany,
 }
 
 /// The update of a histogram.
