@@ -1,7 +1,7 @@
 //! Plans for raw tracepoints that are derived from the kernel's own handlers of events.
 //!
-//! A handler's instructions show where each field of a record comes from ([`kernel::handler`](crate::kernel::handler)), so
-//! these plans need no table and no trial.
+//! A handler's instructions show where each field of a record comes from ([`kernel::handler`](crate::kernel::handler)),
+//! so these plans need no table and no trial.
 
 use std::collections::HashMap;
 

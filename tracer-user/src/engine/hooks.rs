@@ -1,8 +1,8 @@
 //! The choice of the hook for an event.
 //!
 //! A raw tracepoint is cheaper than a perf tracepoint, because the kernel makes no record for it. It is used if a plan
-//! for the event exists. A plan of the table must have produced the kernel's own records on the running kernel; a derived
-//! plan follows from the kernel's instructions. Otherwise the perf tracepoint is used.
+//! for the event exists. A plan of the table must have produced the kernel's own records on the running kernel; a
+//! derived plan follows from the kernel's instructions. Otherwise the perf tracepoint is used.
 
 use std::{
     collections::HashMap,

@@ -5,9 +5,9 @@
 //! process outside of the namespace can have such a uid, too, for example by a set-user-ID file, so the uids of
 //! `/etc/subuid` count for the user to whom they are granted.
 //!
-//! Root's containers have namespaces that root owns, and so have sandboxes that a set-user-ID program makes. In these, a
-//! uid that the host knows counts as outside. For other uids the namespace is the payer. Its number is greater than all
-//! uids in use (`PROC_DYNAMIC_FIRST`, include/linux/proc_ns.h). It stays open while it is charged, so that no other
+//! Root's containers have namespaces that root owns, and so have sandboxes that a set-user-ID program makes. In these,
+//! a uid that the host knows counts as outside. For other uids the namespace is the payer. Its number is greater than
+//! all uids in use (`PROC_DYNAMIC_FIRST`, include/linux/proc_ns.h). It stays open while it is charged, so that no other
 //! namespace gets its number.
 
 use std::{
@@ -148,8 +148,8 @@ impl Payers {
         payer
     }
 
-    /// The outermost namespace of a thread in another namespace, which has this number; `None` if that is outside of this
-    /// process's namespace. A namespace can have 32 ancestors, and the client decides how many, so the answers are
+    /// The outermost namespace of a thread in another namespace, which has this number; `None` if that is outside of
+    /// this process's namespace. A namespace can have 32 ancestors, and the client decides how many, so the answers are
     /// remembered.
     fn outermost(&self, number: u64, thread: u32) -> Option<Outermost> {
         if let Some(known) = lock(&self.known).outermost(number) {

@@ -16,7 +16,8 @@ use crate::{kernel::proc::memory, sys::cpus::Cpus};
 
 /// Time between two log lines for one payer and kind.
 const QUIET: Duration = Duration::from_secs(60);
-/// Pairs of payer and kind whose last log line is remembered; while it is full, refusals of further pairs are not logged.
+/// Pairs of payer and kind whose last log line is remembered; while it is full, refusals of further pairs are not
+/// logged.
 const REMEMBERED: usize = 1024;
 
 /// Maximum number of user events of all payers but root: a half of the events that an instance can enable.
@@ -74,7 +75,8 @@ impl Limits {
     /// Whether a payer may have `own` units when all payers but root together have `clients`, both with the new ones.
     ///
     /// A payer may not have more than what it leaves to others. So the payers that have the most leave a part of the
-    /// total to those that have nothing: each payer up to its limit, then a half of the rest, a quarter of it, and so on.
+    /// total to those that have nothing: each payer up to its limit, then a half of the rest, a quarter of it, and so
+    /// on.
     pub fn admit(self, payer: u32, own: usize, clients: usize) -> bool {
         if payer == 0 {
             return own <= self.root;

@@ -5,7 +5,8 @@
 use super::plan::Change;
 use crate::engine::command::error::CommandError;
 
-/// The steps of the changes of an event in an instance. An `attach`, `replace` or `link_eprobe` that fails changes nothing.
+/// The steps of the changes of an event in an instance. An `attach`, `replace` or `link_eprobe` that fails changes
+/// nothing.
 pub(super) trait EventOperations {
     fn attach(&mut self, begins_off: bool) -> Result<(), CommandError>;
     fn detach(&mut self);

@@ -20,21 +20,21 @@ use crate::{
 };
 
 /// Work that was begun for many events.
-pub(crate) struct BulkEnable {
+pub(super) struct BulkEnable {
     opening: Opening,
     /// Perf events that are being opened. `None` while it is not known yet which perf tracepoints are needed.
     ahead: Option<Ahead>,
 }
 
 /// Makes closers of perf events wait while the events are attached.
-pub(crate) struct BulkGuard {
+pub(super) struct BulkGuard {
     _opening: Opening,
 }
 
 impl Reconciler<'_> {
-    /// Before many events are enabled, reads their formats and begins to open their perf tracepoints. `None` for at most
-    /// [`BULK_THRESHOLD`] events.
-    pub(crate) fn begin_bulk(&mut self, events: &[EventId]) -> Option<BulkEnable> {
+    /// Before many events are enabled, reads their formats and begins to open their perf tracepoints. `None` for at
+    /// most [`BULK_THRESHOLD`] events.
+    pub(super) fn begin_bulk(&mut self, events: &[EventId]) -> Option<BulkEnable> {
         if events.len() <= BULK_THRESHOLD {
             return None;
         }
@@ -47,7 +47,7 @@ impl Reconciler<'_> {
     }
 
     /// Makes the programs of many events. Gives them, and the perf events that are being opened, to the session.
-    pub(crate) fn prepare(&mut self, events: &[EventId], bulk: Option<BulkEnable>) -> Option<BulkGuard> {
+    pub(super) fn prepare(&mut self, events: &[EventId], bulk: Option<BulkEnable>) -> Option<BulkGuard> {
         let BulkEnable { opening, ahead } = bulk?;
         let ahead = ahead.unwrap_or_else(|| self.open_ahead(events));
         if let Ok(session) = self.session() {

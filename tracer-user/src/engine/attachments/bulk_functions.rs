@@ -26,7 +26,7 @@ use crate::{
 
 impl Reconciler<'_> {
     /// Links those of these events that can share a link, if there are more than [`BULK_THRESHOLD`].
-    pub(crate) fn attach_together(&mut self, events: &[EventId]) {
+    pub(super) fn attach_together(&mut self, events: &[EventId]) {
         if events.len() <= BULK_THRESHOLD {
             return;
         }

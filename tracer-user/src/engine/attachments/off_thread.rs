@@ -19,7 +19,7 @@ use crate::{
 
 impl Reconciler<'_> {
     /// Links those of an event's probes that are at files and not attached yet.
-    pub(crate) fn link_probes(
+    pub(super) fn link_probes(
         &mut self,
         event: EventId,
         probes: &[Defined],
@@ -37,7 +37,7 @@ impl Reconciler<'_> {
     }
 
     /// Links an event of a program.
-    pub(crate) fn link_file(
+    pub(super) fn link_file(
         &mut self,
         event: EventId,
         chosen: &AttachPlan,
@@ -51,9 +51,7 @@ impl Reconciler<'_> {
         let session = self.session()?;
         session.finish_attach(event, chosen, (planned, made), config).map_err(CommandError::from)
     }
-}
 
-impl Reconciler<'_> {
     /// Reads an event's format in another thread, if it is not known yet.
     pub(crate) fn read_format(&mut self, event: EventId) -> Result<(), CommandError> {
         if self.engine.registry.events().known_format(event).is_some() {
@@ -62,12 +60,10 @@ impl Reconciler<'_> {
         let (facts, catalogue) = (self.engine.facts.clone(), self.engine.registry.events().clone());
         self.engine.run_off_thread(|| catalogue.try_format(event, &facts).map(drop))
     }
-}
 
-impl Reconciler<'_> {
     /// Opens the perf event for an event at an attach point, in another thread. Does nothing if the attach point has
     /// none, or if it is open or being opened.
-    pub(crate) fn open_perf_event(&mut self, event: EventId, point: &AttachPoint) {
+    pub(super) fn open_perf_event(&mut self, event: EventId, point: &AttachPoint) {
         // A parked event has its perf event.
         if self
             .session()
@@ -101,9 +97,7 @@ impl Reconciler<'_> {
             }
         }
     }
-}
 
-impl Reconciler<'_> {
     /// Chooses the hooks of these events, in another thread.
     pub(crate) fn choose_hooks(&mut self, events: &[EventId]) {
         let (facts, catalogue) = (self.engine.facts.clone(), self.engine.registry.events().clone());
@@ -123,11 +117,9 @@ impl Reconciler<'_> {
             self.engine.attachments.insert(InstanceId::TOP, session);
         }
     }
-}
 
-impl Reconciler<'_> {
     /// Attaches an event to its perf tracepoint, because a program at the raw tracepoint was refused.
-    pub(crate) fn attach_tracepoint(
+    pub(super) fn attach_tracepoint(
         &mut self,
         event: EventId,
         why: String,

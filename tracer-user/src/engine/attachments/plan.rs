@@ -1,5 +1,5 @@
-//! Plans how the programs of an event get from their attached state to the wanted one. Nothing here calls the kernel, so
-//! generated states test it.
+//! Plans how the programs of an event get from their attached state to the wanted one. Nothing here calls the kernel,
+//! so generated states test it.
 //!
 //! An event counts as enabled while user space enables it or triggers may enable it (soft mode). A word in the kernel
 //! says whether an enabled event is recorded. User space and triggers change it. If all references for soft mode have

@@ -1,9 +1,9 @@
 //! Reconciliation: makes the attached programs match an instance's wanted state.
 //!
 //! A command changes wanted state: the enabled events, filters, triggers, references for soft mode, options, probes.
-//! [`Reconciler::reconcile`] then plans the changes of each event ([`plan`]) and makes them. Many events are handled in batches,
-//! with programs and links made by several threads. If something is refused, the program that was attached before
-//! stays, and the command takes its change of wanted state back.
+//! [`Reconciler::reconcile`] then plans the changes of each event ([`plan`]) and makes them. Many events are handled in
+//! batches, with programs and links made by several threads. If something is refused, the program that was attached
+//! before stays, and the command takes its change of wanted state back.
 
 pub(crate) use super::plan::Goal;
 use super::plan::{AttachedState, Change, Mode, SoftMode, Wanted, WantedProbe, plan};
@@ -31,7 +31,7 @@ use crate::{
 /// Number of events that are detached before readers are served.
 const BATCH: usize = 32;
 
-/// Makes the attached programs of an instance match its wanted state.
+/// Makes the attached programs of an instance match its wanted state. Borrows the engine.
 pub(crate) struct Reconciler<'e> {
     pub(super) engine: &'e mut Engine,
     pub(super) instance: InstanceId,
@@ -99,8 +99,8 @@ impl Reconciler<'_> {
         Ok(plan(&Wanted { mode, probes, settings: Some(&settings) }, &is))
     }
 
-    /// Makes the attached programs of events match their instance's wanted state. As in the kernel, an error of one event
-    /// does not keep the others from their goal.
+    /// Makes the attached programs of events match their instance's wanted state. As in the kernel, an error of one
+    /// event does not keep the others from their goal.
     ///
     /// # Errors
     /// The first error of an event.
@@ -280,8 +280,8 @@ impl Reconciler<'_> {
         Ok(())
     }
 
-    /// Adds a reference for soft mode (`__ftrace_event_enable_disable(file, 1, 1)`). The event is attached from here on,
-    /// and stays enabled or disabled. An idle reference has programs of its own.
+    /// Adds a reference for soft mode (`__ftrace_event_enable_disable(file, 1, 1)`). The event is attached from here
+    /// on, and stays enabled or disabled. An idle reference has programs of its own.
     ///
     /// # Errors
     /// The kernel's errors. The reference is then not added.

@@ -1,8 +1,8 @@
 //! Messages between the daemon and the process that accesses clients' memory: one packet of limited length each, in
 //! postcard's format.
 //!
-//! Reading any packet gives a message or nothing. It never panics. For the length that a list states, it reserves memory
-//! for at most as many elements as the packet has bytes left.
+//! Reading any packet gives a message or nothing. It never panics. For the length that a list states, it reserves
+//! memory for at most as many elements as the packet has bytes left.
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};

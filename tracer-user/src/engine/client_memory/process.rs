@@ -168,8 +168,9 @@ impl Pool {
                 drop(jobs);
                 job();
                 jobs = lock(&self.jobs);
-                let next = jobs.end(payer);
-                jobs.ready.extend(next);
+                if let Some(next) = jobs.end(payer) {
+                    jobs.ready.push_front(next);
+                }
                 continue;
             }
             jobs.idle += 1;
@@ -323,7 +324,8 @@ pub(super) fn serve(socket: OwnedFd) -> Result<(), Errno> {
                 }
             }
             Order::Forget { id } => {
-                drop(lock(&pool.jobs).forget(id));
+                let job = lock(&pool.jobs).forget(id);
+                drop(job);
                 state.forget(id);
             }
             Order::Ping => state.report(&Report::Pong),

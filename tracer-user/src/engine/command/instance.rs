@@ -164,10 +164,10 @@ impl InstanceChange<'_> {
         }
         if matches!(name.as_str(), "stacktrace" | "userstacktrace") {
             let attached: Vec<EventId> = state.enabled.iter().copied().collect();
-            let done = self.follow(&attached);
+            let done = self.update_programs(&attached);
             if done.is_err() {
                 self.state()?.options.set(option, !on);
-                let _ = self.follow(&attached);
+                let _ = self.update_programs(&attached);
             }
             return done;
         }

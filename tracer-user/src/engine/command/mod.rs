@@ -1,8 +1,8 @@
 //! The entry point for changes: [`Engine::execute`], and the effects of changes outside the engine.
 //!
 //! A front end makes a [`Request`] of what its client asks for. It executes requests, and then applies
-//! [`Engine::take_effects`] once before it answers the client: refused commands and changes that no client requested have
-//! effects too, and one answer can be the result of several commands.
+//! [`Engine::take_effects`] once before it answers the client: refused commands and changes that no client requested
+//! have effects too, and one answer can be the result of several commands.
 
 pub mod effects;
 pub mod error;

@@ -29,8 +29,8 @@ impl Client {
 pub struct Request<'a> {
     /// The client.
     pub client: Client,
-    /// The instance of the command. Those on definitions and on instances themselves belong to none; their errors are in
-    /// the top instance's `error_log`.
+    /// The instance of the command. Those on definitions and on instances themselves belong to none; their errors are
+    /// in the top instance's `error_log`.
     pub instance: InstanceId,
     /// The command.
     pub command: Command<'a>,

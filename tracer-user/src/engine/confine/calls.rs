@@ -1,12 +1,12 @@
 //! The system calls of each role.
 //!
-//! [`RUNTIME`] has the calls that a Rust program with threads makes through libc; the other lists are by purpose. Only two
-//! roles can open files for writing: the process that writes state files, and the one that writes clients' memory. The
-//! following are in no list and therefore refused: starting programs and processes (execve, clone without
+//! [`RUNTIME`] has the calls that a Rust program with threads makes through libc; the other lists are by purpose. Only
+//! two roles can open files for writing: the process that writes state files, and the one that writes clients' memory.
+//! The following are in no list and therefore refused: starting programs and processes (execve, clone without
 //! `CLONE_THREAD`), access to other processes (ptrace, process_vm_readv, pidfd_getfd), changes of users and
-//! capabilities (setuid, capset), mount calls except umount2, namespaces, modules, kexec, keys, userfaultfd,
-//! io_uring, and sockets to other machines. The numbers are libc's, so each architecture has its own. The calls that
-//! only x86-64 has are older variants of others, which libc still uses there.
+//! capabilities (setuid, capset), mount calls except umount2, namespaces, modules, kexec, keys, userfaultfd, io_uring,
+//! and sockets to other machines. The numbers are libc's, so each architecture has its own. The calls that only x86-64
+//! has are older variants of others, which libc still uses there.
 
 use aya_obj::generated::bpf_cmd;
 use libc::c_long;
@@ -288,7 +288,8 @@ pub(super) fn of(role: Role, pins: bool) -> Vec<Rule> {
         Role::Closer => with_common(&[MESSAGES, &[libc::SYS_flock]], &[OPENING_TO_READ]),
         // It sends files with their content.
         Role::Opener => with_common(&[READING, MESSAGES], &[OPENING_TO_READ]),
-        // It accesses memory through descriptors of /proc/PID/mem, not process_vm_readv, which would use the process id.
+        // It accesses memory through descriptors of /proc/PID/mem, not process_vm_readv, which would use the process
+        // id.
         Role::ClientMemory => {
             let writing: &[c_long] = &[libc::SYS_pwrite64, libc::SYS_pwritev, libc::SYS_pidfd_open];
             with_common(&[READING, WAITING, MESSAGES, writing], &[OPENING, &[MAPPING]])

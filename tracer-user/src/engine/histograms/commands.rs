@@ -1,8 +1,8 @@
 //! Histograms: `hist` lines of `trigger` files, and the `hist` files.
 //!
 //! All instances share one set of triggers ([`super::tables`]). A command may create and remove histograms on other
-//! events, so the tables follow the set of triggers (`HistCommands::set_triggers`). A word in the session states whether a
-//! histogram counts. Triggers of other events also change it (`enable_hist`), so files show the word.
+//! events, so the tables follow the set of triggers (`HistCommands::set_triggers`). A word in the session states
+//! whether a histogram counts. Triggers of other events also change it (`enable_hist`), so files show the word.
 
 use std::sync::Arc;
 
@@ -32,7 +32,6 @@ use crate::{
 };
 
 /// The histograms of an instance, to be read: the environment of a histogram command.
-#[derive(Clone, Copy)]
 pub struct HistScope<'a> {
     engine: &'a Engine,
     instance: InstanceId,
@@ -96,7 +95,7 @@ impl World for HistScope<'_> {
     }
 }
 
-/// The histograms of an instance, with all that their commands change.
+/// Commands that change an instance's histograms. Borrows the engine.
 pub struct HistCommands<'e> {
     pub(super) engine: &'e mut Engine,
     pub(super) instance: InstanceId,
@@ -148,7 +147,8 @@ impl HistCommands<'_> {
         }))
     }
 
-    /// How far an event's histograms have counted. With `wake`, the next hit of any of them is reported by a control record.
+    /// How far an event's histograms have counted. With `wake`, the next hit of any of them is reported by a control
+    /// record.
     pub fn hits_seen(&mut self, event: EventId, wake: bool) -> Seen {
         let tables = self.engine.histograms.tables(self.instance).iter().filter(|table| table.event == event);
         let tables: Vec<(TriggerId, HistId)> = tables.map(|table| (table.trigger, table.hist)).collect();
@@ -266,8 +266,8 @@ impl HistCommands<'_> {
         }
     }
 
-    /// Creates tables for the new triggers of a set, drops those of removed triggers, and stores the set. If something is
-    /// refused, nothing changes.
+    /// Creates tables for the new triggers of a set, drops those of removed triggers, and stores the set. If something
+    /// is refused, nothing changes.
     fn set_triggers(&mut self, set: Set) -> Result<(), CommandError> {
         let mut before = self.engine.histograms.replace_set(set);
         let all = self.engine.histograms.set().triggers().map(|trigger| (trigger.instance, trigger.id));
@@ -358,7 +358,8 @@ impl HistCommands<'_> {
             [ProgramRole::Histogram(id), ProgramRole::HistogramInject(id)]
                 .map(|role| session.table.take(event, role))
         });
-        // The kernel verifies the sequence of the consumers that stay, and frees the programs and a table that can be large.
+        // The kernel verifies the sequence of the consumers that stay, and frees the programs and a table that can be
+        // large.
         self.engine.run_off_thread(move || drop((programs, table)));
         Some(event)
     }

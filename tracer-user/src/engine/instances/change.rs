@@ -10,7 +10,7 @@ use crate::{
     event::{EventId, InstanceId},
 };
 
-/// A change of an instance by a command. Each file with commands has its own methods.
+/// Commands that change an instance. Borrows the engine.
 pub(crate) struct InstanceChange<'e> {
     pub(crate) engine: &'e mut Engine,
     pub(crate) instance: InstanceId,
@@ -29,13 +29,13 @@ impl<'e> InstanceChange<'e> {
         self.engine.instances.state(self.instance)
     }
 
-    /// What attaches and detaches the instance's programs.
+    /// The reconciler of the instance.
     pub(crate) fn reconciler(&mut self) -> Reconciler<'_> {
         Reconciler::of(self.engine, self.instance)
     }
 
     /// Makes the programs of events match the changed state, which does not enable or disable them.
-    pub(crate) fn follow(&mut self, events: &[EventId]) -> Result<(), CommandError> {
+    pub(crate) fn update_programs(&mut self, events: &[EventId]) -> Result<(), CommandError> {
         self.reconciler().reconcile(events, Goal::Unchanged)
     }
 }

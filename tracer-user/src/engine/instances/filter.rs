@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl InstanceChange<'_> {
-    pub(crate) fn resolve(
+    pub(super) fn resolve_filter(
         &mut self,
         event: EventId,
         text: &[u8],
@@ -44,7 +44,7 @@ impl InstanceChange<'_> {
             None => state.filters.remove(&event),
         };
         let old = put(self.state()?, new);
-        let done = self.follow(&[event]);
+        let done = self.update_programs(&[event]);
         if done.is_err() {
             put(self.state()?, old);
         }
@@ -57,7 +57,7 @@ impl InstanceChange<'_> {
             Request::Clear => return self.put_filter(event, None),
             Request::Set(text) => text,
         };
-        match self.resolve(event, text)? {
+        match self.resolve_filter(event, text)? {
             Ok(filter) => {
                 let shown = filter::shown(text, &self.engine.facts.dialect());
                 self.put_filter(event, Some(Filtering { shown, filter: Some(filter) }))
@@ -91,7 +91,7 @@ impl InstanceChange<'_> {
         let mut first = Ok(());
         for event in events {
             self.engine.yield_to_readers();
-            let new = match self.resolve(*event, text)? {
+            let new = match self.resolve_filter(*event, text)? {
                 Ok(filter) => Filtering {
                     shown: filter::shown(text, &self.engine.facts.dialect()),
                     filter: Some(filter),

@@ -25,7 +25,8 @@ impl InstanceChange<'_> {
     /// Records a write to an event's `inject`.
     ///
     /// # Errors
-    /// The errors of [`lang::inject::record`]; `EINVAL` for a text as long as a page; the kernel's error for the program.
+    /// The errors of [`lang::inject::record`]; `EINVAL` for a text as long as a page; the kernel's error for the
+    /// program.
     pub(crate) fn inject(&mut self, event: EventId, text: &[u8], writer: Writer) -> Result<(), CommandError> {
         if text.len() >= LIMIT {
             return Err(ErrorKind::Invalid.into());

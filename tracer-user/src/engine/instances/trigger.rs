@@ -71,7 +71,7 @@ impl InstanceChange<'_> {
         let count = argument.count()?;
         let filter = match argument.filter()? {
             None => None,
-            Some(text) => match self.resolve(event, text)? {
+            Some(text) => match self.resolve_filter(event, text)? {
                 Ok(filter) => Some((text.to_vec(), filter)),
                 Err(error) => {
                     let error = CommandError::from(error);
@@ -106,7 +106,7 @@ impl InstanceChange<'_> {
                 let done = if first && !self.engine.registry.is_special(event) {
                     self.reconciler().soft_mode_get(event, false)
                 } else {
-                    self.follow(&[event])
+                    self.update_programs(&[event])
                 };
                 if done.is_err() {
                     self.state()?.triggers.remove(event, 0);
@@ -129,7 +129,7 @@ impl InstanceChange<'_> {
         let done = if state.triggers.of(event).is_empty() && !self.engine.registry.is_special(event) {
             self.reconciler().soft_mode_put(event, false)
         } else {
-            self.follow(&[event])
+            self.update_programs(&[event])
         };
         match trigger.kind.target() {
             Some((target, idle)) => done.and(self.reconciler().soft_mode_put(target, idle)),

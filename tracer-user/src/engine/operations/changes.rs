@@ -16,7 +16,7 @@ use crate::{
     event::{EventId, InstanceId},
 };
 
-/// The definitions of events, with all that their changes change.
+/// Changes of definitions, and their consequences in all instances. Borrows the engine.
 pub(crate) struct Definitions<'e> {
     pub(super) engine: &'e mut Engine,
 }
@@ -31,8 +31,8 @@ impl Definitions<'_> {
     /// Applies the consequences of changed definitions to instances.
     ///
     /// The records of a removed event stay, and its id with them ([`super::deleted_events`]). An event of the kernel is
-    /// removed with its module. The kernel may give its id to another event at once, so it empties the buffers that have
-    /// its records (`trace_module_remove_events()`, kernel/trace/trace_events.c), and they are emptied here too.
+    /// removed with its module. The kernel may give its id to another event at once, so it empties the buffers that
+    /// have its records (`trace_module_remove_events()`, kernel/trace/trace_events.c), and they are emptied here too.
     pub(crate) fn apply_changes(&mut self, changes: EventChanges) {
         for RemovedEvent { event, id } in changes.removed {
             let Engine { instances, attachments, .. } = self.engine;
@@ -53,7 +53,7 @@ impl Definitions<'_> {
     }
 
     /// Attaches and detaches an event's probes and relays, after its definitions or modules changed.
-    pub(crate) fn follow_probes(&mut self, event: EventId) {
+    pub(super) fn follow_probes(&mut self, event: EventId) {
         for instance in self.engine.instances.ids() {
             let relayed = Dependents::of(self.engine, instance).update(event);
             let followed = Reconciler::of(self.engine, instance).reconcile(&[event], Goal::Unchanged);

@@ -179,8 +179,8 @@ impl Definitions<'_> {
         })
     }
 
-    /// Deletes the events that a line of `dynamic_events` names: user events first, then synthetic events and probes in the
-    /// order of their definition.
+    /// Deletes the events that a line of `dynamic_events` names: user events first, then synthetic events and probes in
+    /// the order of their definition.
     fn delete_line(&mut self, line: &Line<'_>, by: (&Files, u32)) -> Result<(), CommandError> {
         let user = UserChange::of(self.engine).delete_line(line)?;
         let probe = self.engine.registry.dynamic().first_named(line);
@@ -199,7 +199,8 @@ impl Definitions<'_> {
         if probe.is_some() && !probe_first { self.apply_line(File::Dynamic, line, by) } else { Ok(()) }
     }
 
-    /// Applies a line that defines or deletes probes. `files` are the opened files that it names; `payer` is charged for it.
+    /// Applies a line that defines or deletes probes. `files` are the opened files that it names; `payer` is charged
+    /// for it.
     fn apply_line(
         &mut self,
         file: File,

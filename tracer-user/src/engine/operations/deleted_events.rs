@@ -25,12 +25,12 @@ const RELEASE_INTERVAL: u64 = 100_000_000;
 impl Definitions<'_> {
     /// Releases the ids of deleted events without records. Rings that may have records of such an event are collected
     /// first.
-    pub(crate) fn release_ids(&mut self) {
+    pub(super) fn release_ids(&mut self) {
         self.release_at(monotonic());
     }
 
-    /// As [`release_ids`], for a client whose definition would be refused. Returns false if that was done just before: a
-    /// client may try as often as it likes.
+    /// As [`Self::release_ids`], for a client whose definition would be refused. Returns false if that was done just
+    /// before: a client may try as often as it likes.
     pub(crate) fn release_ids_soon(&mut self) -> bool {
         let now = monotonic();
         if now < self.engine.user.next_release {

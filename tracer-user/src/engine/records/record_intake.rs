@@ -78,9 +78,9 @@ impl Engine {
     }
 }
 
-/// Lets programs overwrite the oldest records of an instance until they are collected, because no client waits for them.
-/// Returns false if the rings cannot hold as many bytes as the buffers, or an option or a trigger forbids it. The names
-/// of threads that have records by now are looked up, because the threads may end.
+/// Lets programs overwrite the oldest records of an instance until they are collected, because no client waits for
+/// them. Returns false if the rings cannot hold as many bytes as the buffers, or an option or a trigger forbids it. The
+/// names of threads that have records by now are looked up, because the threads may end.
 pub fn leave_unread(engine: &mut Engine, instance: InstanceId) -> bool {
     let Engine { attachments, instances, tasks, .. } = engine;
     let session = attachments.session_mut(instance);

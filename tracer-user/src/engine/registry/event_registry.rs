@@ -193,8 +193,8 @@ impl EventRegistry {
     /// (`is_enabled`) cannot be removed. An empty write removes the events of all programs.
     ///
     /// # Errors
-    /// The error of the first refused line: `EINVAL` for a file without events and for a relative path, `EEXIST` for
-    /// an event whose name exists, `EBUSY` for events in use, `ENOMEM` if the client has reached its limit of definitions,
+    /// The error of the first refused line: `EINVAL` for a file without events and for a relative path, `EEXIST` for an
+    /// event whose name exists, `EBUSY` for events in use, `ENOMEM` if the client has reached its limit of definitions,
     /// and the error of opening the file. `files` are those of [`program_files`](super::program_files).
     pub(crate) fn apply_programs(
         &mut self,

@@ -107,7 +107,8 @@ impl SyntheticEvents {
         *self.generations.entry(event).or_default() += 1;
     }
 
-    /// An event's number, and the number of changes of its programs. An emission is valid as long as they stay the same.
+    /// An event's number, and the number of changes of its programs. An emission is valid as long as they stay the
+    /// same.
     pub(super) fn state(&self, name: &str) -> Option<(EventId, u64)> {
         let event = self.number(name)?;
         Some((event, self.generations.get(&event).copied().unwrap_or_default()))

@@ -157,8 +157,8 @@ impl SavedInstance {
     }
 }
 
-/// Whether an event can exist again when the settings are restored. Settings of a user event that ends with its programs
-/// are not saved: any client can make many such events with long names.
+/// Whether an event can exist again when the settings are restored. Settings of a user event that ends with its
+/// programs are not saved: any client can make many such events with long names.
 fn lasts(user: &UserEvents, event: EventId) -> bool {
     !user.has(event) || user.is_saved(event)
 }

@@ -2,7 +2,7 @@
 
 use crate::engine::Engine;
 
-/// The user events, with all that their changes change.
+/// Changes of user events. Borrows the engine.
 pub(crate) struct UserChange<'e> {
     pub(super) engine: &'e mut Engine,
 }

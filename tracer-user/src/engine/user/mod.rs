@@ -84,8 +84,8 @@ pub(crate) fn status(user: &UserEvents, instances: &Instances) -> Vec<u8> {
 }
 
 impl UserChange<'_> {
-    /// Processes births and ends of processes, and removes events without holders. Returns the updates of programs' memory
-    /// that have been queued since the last call. If the time limit is reached first, another call is requested
+    /// Processes births and ends of processes, and removes events without holders. Returns the updates of programs'
+    /// memory that have been queued since the last call. If the time limit is reached first, another call is requested
     /// (`ClientMemory::on_attention`).
     pub(crate) fn take_updates(&mut self) -> PendingUpdates {
         self.updates_within(SLICE)
@@ -196,9 +196,9 @@ impl UserChange<'_> {
     /// Deletes the events of a name (`DIAG_IOCSDEL`).
     ///
     /// # Errors
-    /// `ENOENT` for an unknown name, `EBUSY` for an event with holders, `EPERM` for an event that another payer made, unless
-    /// the caller is capable.
-    pub(crate) fn delete(&mut self, name: &[u8], payer: u32, capable: bool) -> Result<(), CommandError> {
+    /// `ENOENT` for an unknown name, `EBUSY` for an event with holders, `EPERM` for an event that another payer made,
+    /// unless the caller is capable.
+    fn delete(&mut self, name: &[u8], payer: u32, capable: bool) -> Result<(), CommandError> {
         self.learn();
         let named = std::str::from_utf8(name).map(|name| self.engine.user.named(name)).unwrap_or_default();
         if named.is_empty() {
@@ -217,8 +217,8 @@ impl UserChange<'_> {
         Ok(())
     }
 
-    /// Processes the births and ends of processes up to now. Their updates wait for the next [`take_updates`].
-    pub(crate) fn learn(&mut self) {
+    /// Processes the births and ends of processes up to now. Their updates wait for the next [`Self::take_updates`].
+    fn learn(&mut self) {
         self.engine.user.news = self.updates_within(SLICE_OF_REQUEST);
     }
 
@@ -228,8 +228,8 @@ impl UserChange<'_> {
         self.find_lasting(ctype::trim_start(text))
     }
 
-    /// Defines a saved user event by the text of [`Event::read_back`]. Names may have blanks and `#`, at which a line of
-    /// `dynamic_events` would be cut.
+    /// Defines a saved user event by the text of [`Event::read_back`]. Names may have blanks and `#`, at which a line
+    /// of `dynamic_events` would be cut.
     pub(crate) fn restore(&mut self, text: &[u8]) -> Result<(), CommandError> {
         self.find_lasting(text.strip_prefix(PREFIX).ok_or(ErrorKind::Invalid)?)
     }
@@ -271,8 +271,8 @@ impl UserChange<'_> {
         Ok(gone)
     }
 
-    /// Deletes all user events without holders, when `dynamic_events` is emptied. The caller checks [`is_any_busy`]
-    /// first, and fails with `EBUSY`.
+    /// Deletes all user events without holders, when `dynamic_events` is emptied. The caller checks
+    /// [`Self::is_any_busy`] first, and fails with `EBUSY`.
     pub(crate) fn clear(&mut self) {
         for event in self.engine.user.known.keys().copied().collect::<Vec<_>>() {
             self.remove(event);

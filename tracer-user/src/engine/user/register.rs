@@ -1,6 +1,6 @@
 //! Registration: a command finds or creates an event, and adds it to the table of the open file.
 //!
-//! Registering a bit takes two steps (`register_event`, then `ask`). The bit is written after both. The answer
+//! Registering a bit takes two steps (`register_event`, then `register_bit`). The bit is written after both. The answer
 //! depends on that write, so the second step is undone if it fails. The time of a registration does not depend on the
 //! number of events.
 
@@ -83,12 +83,12 @@ impl UserChange<'_> {
         }
     }
 
-    /// An id for a new event, and the charges. A deleted event of the payer with the same name and fields that has records
-    /// has its id again, and its charges: a program that starts again needs no second id for each event.
+    /// An id for a new event, and the charges. A deleted event of the payer with the same name and fields that has
+    /// records has its id again, and its charges: a program that starts again needs no second id for each event.
     ///
     /// # Errors
-    /// `EMFILE` if there are too many events (as `user_event_parse()`), `ENOMEM` if the definitions of the payer's events are
-    /// too long.
+    /// `EMFILE` if there are too many events (as `user_event_parse()`), `ENOMEM` if the definitions of the payer's
+    /// events are too long.
     fn reserve(&mut self, wanted: &EventDefinition) -> Result<ReservedEvent, CommandError> {
         let (registry, quotas, payer) = (&mut self.engine.registry, &self.engine.quotas, wanted.payer);
         // An event that cannot be added must not lose the id of its records.
@@ -118,8 +118,8 @@ impl UserChange<'_> {
     /// Finds an event, or creates it for a payer. `saved` states whether a persistent event survives the daemon.
     ///
     /// # Errors
-    /// `EADDRINUSE` if another event has the name, `EINVAL` for invalid fields, `EMFILE` if there are too many events (as
-    /// `user_event_parse()`), `ENOMEM` if the definitions of the payer's events are too long.
+    /// `EADDRINUSE` if another event has the name, `EINVAL` for invalid fields, `EMFILE` if there are too many events
+    /// (as `user_event_parse()`), `ENOMEM` if the definitions of the payer's events are too long.
     pub(super) fn find(
         &mut self,
         command: Command<'_>,
@@ -209,8 +209,8 @@ impl UserChange<'_> {
         }
     }
 
-    /// Registers a command that an open file received from a payer. A `capable` caller may register persistent events. With
-    /// the first interface every caller may, but only events of a capable caller survive the daemon.
+    /// Registers a command that an open file received from a payer. A `capable` caller may register persistent events.
+    /// With the first interface every caller may, but only events of a capable caller survive the daemon.
     ///
     /// # Errors
     /// The kernel's errors: `EADDRINUSE` if another event has the name, `EINVAL` for an invalid command, `EPERM` for a

@@ -189,8 +189,8 @@ impl UserEvents {
             || self.known.get(&event).is_some_and(Known::has_files)
     }
 
-    /// Releases the charges of payers that do not hold an event any more. An enabled event without holders stays charged
-    /// to its last payer.
+    /// Releases the charges of payers that do not hold an event any more. An enabled event without holders stays
+    /// charged to its last payer.
     pub(super) fn settle_payers(&mut self, event: EventId) {
         let Self { known, spaces, .. } = self;
         let Some(Known { holders, charge, persists, maker, .. }) = known.get_mut(&event) else { return };

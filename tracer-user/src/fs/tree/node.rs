@@ -148,7 +148,7 @@ impl Node {
             }
             Dir::Events => {
                 for (id, system) in events.systems() {
-                    if !table.iter().any(|file| file.name == system.name) {
+                    if !table.iter().any(|file| file.name == system.name && (top || !file.top)) {
                         found.push((system.name.clone(), dir(Dir::System(id))));
                     }
                 }
@@ -156,7 +156,7 @@ impl Node {
             Dir::System(system) => {
                 for event in &events.system(system)?.events {
                     let name = &events.get(*event)?.name;
-                    if !table.iter().any(|file| file.name == name) {
+                    if !table.iter().any(|file| file.name == name && (top || !file.top)) {
                         found.push((name.clone(), dir(Dir::Event(*event))));
                     }
                 }

@@ -107,7 +107,7 @@ impl<P: Send> DeferredClose<P> {
         self.detacher.lock().parked.remove(&(self.session, event)).map(|(_, parked)| parked)
     }
 
-    /// Removes and returns all parked events. Waits a moment for those that are being detached.
+    /// Removes and returns all parked and discarded events. Waits a moment for those that are being detached.
     pub(crate) fn end(&self) -> Vec<P> {
         let Self { session, detacher } = self;
         let mut state = detacher.lock();
@@ -132,7 +132,8 @@ impl<P: Send> DeferredClose<P> {
         });
     }
 
-    /// Lets a parked event that was taken be detached soon. The caller does not wait for that.
+    /// Lets a parked event that was taken be detached, at the latest when other events are due. The caller does not wait
+    /// for that.
     pub(crate) fn discard(&self, event: EventId, parked: P) {
         self.detacher.add(|state| {
             state.discarded.push(((self.session, event), parked));
@@ -219,7 +220,8 @@ impl<P> State<P> {
     fn take_due(&mut self, parked: Duration, links: usize, has_link: fn(&P) -> bool) -> Vec<P> {
         let now = Instant::now();
         let mut hooks = HashSet::new();
-        // An event has the same number in all sessions, which share its link.
+        // An event has the same number in all sessions, which share its link. A discarded one can have another link, so
+        // that a few more are closed.
         let mut is_taken = |event: EventId, one: &P| {
             !has_link(one) || hooks.contains(&event) || (hooks.len() < links && hooks.insert(event))
         };

@@ -389,8 +389,8 @@ impl InstanceSession {
         }
     }
 
-    /// Ends programs by `end`, and keeps the counts of their rows. These are read after the programs are off, and cleared
-    /// only when another event gets the rows.
+    /// Ends programs by `end`, and keeps the counts of their rows. These are read after the programs are off, and
+    /// cleared only when another event gets the rows.
     fn release(&mut self, parts: AttachedParts, end: impl FnOnce(AttachedParts)) {
         let slots: Vec<Slot> = parts.slots().collect();
         end(parts);

@@ -127,8 +127,8 @@ impl InstanceSession {
     }
 
     /// Stores the probes of an event in the order of their definition, and detaches those that are not among them. A
-    /// probe without a program stays as it is. `settings` are what the new programs do; `None` if they read the word of a
-    /// probe that was refused.
+    /// probe without a program stays as it is. `settings` are what the new programs do; `None` if they read the word of
+    /// a probe that was refused.
     fn arrange(
         &mut self,
         event: EventId,

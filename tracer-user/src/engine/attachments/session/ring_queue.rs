@@ -70,8 +70,8 @@ impl RingQueue {
         self.complete_until = self.complete_until.max(time);
     }
 
-    /// Lets programs overwrite the oldest records until they are collected, if each ring keeps at least the `bytes` of its
-    /// CPU. Returns whether they do. Passes the payloads that wait by now to `show`.
+    /// Lets programs overwrite the oldest records until they are collected, if each ring keeps at least the `bytes` of
+    /// its CPU. Returns whether they do. Passes the payloads that wait by now to `show`.
     pub(crate) fn overwrite(&mut self, bytes: impl Fn(u32) -> usize, mut show: impl FnMut(&[u8])) -> bool {
         let (rings, _) = self.drain.parts();
         if (0..).zip(&*rings).any(|(cpu, ring)| ring.kept() < bytes(cpu)) {

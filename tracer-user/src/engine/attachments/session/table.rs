@@ -101,8 +101,8 @@ pub(crate) struct AttachedParts {
     pub(crate) probes: Vec<ProbePart>,
     /// What the programs do. `None` if they differ, because a change failed, and for roles that do not compare it.
     pub(crate) settings: Option<EventSettings>,
-    /// For relays and histograms, the parts that receive the records. `None` if they differ, because a change failed, and
-    /// for other roles.
+    /// For relays and histograms, the parts that receive the records. `None` if they differ, because a change failed,
+    /// and for other roles.
     pub(crate) receivers: Option<Vec<Part>>,
     /// Whether the event is soft-disabled while no program has a slot.
     off: bool,
