@@ -7,7 +7,7 @@ use super::Span;
 
 /// Returns `column` spaces and a caret.
 pub fn mark(column: usize) -> String {
-    format!("{:column$}^", "")
+    " ".repeat(column) + "^"
 }
 
 /// Returns an entry of `error_log` without its leading timestamp `[    1.234567] `: the error of a parser, the command,
@@ -32,7 +32,8 @@ pub fn excerpt(text: &[u8], span: Span) -> String {
     let end = span.end.clamp(start, text.len());
     let (before, inside, behind) = (shown(0, start), shown(start, end), shown(end, text.len()));
     let carets = "^".repeat(inside.chars().count().max(1));
-    format!("  {before}{inside}{behind}\n  {:width$}{carets}", "", width = before.chars().count())
+    let blanks = " ".repeat(before.chars().count());
+    format!("  {before}{inside}{behind}\n  {blanks}{carets}")
 }
 
 #[cfg(test)]
@@ -51,5 +52,9 @@ mod tests {
         assert_eq!(excerpt(b"a ==", Span::empty(4)), "  a ==\n      ^");
         assert_eq!(excerpt("é\t== 1".as_bytes(), Span::new(3, 5)), "  é == 1\n    ^^");
         assert_eq!(excerpt(b"a", Span::new(7, 9)), "  a\n   ^");
+        // `format!` panics at a width above 65,535.
+        let long = vec![b'a'; 70_000];
+        assert_eq!(mark(long.len()).len(), 70_001);
+        assert_eq!(excerpt(&long, Span::empty(long.len())).len(), 2 * (2 + 70_000) + 2);
     }
 }

@@ -220,7 +220,9 @@ mod tests {
         let stalled = || closes((1..=ENOUGH as u64).map(|n| 500 + 20 * n));
         let after = |all: &[&dyn Fn() -> Vec<Span>]| {
             let mut measured = Measured::default();
-            all.iter().for_each(|spans| measured.add(spans()));
+            for spans in all {
+                measured.add(spans());
+            }
             measured.pace
         };
         assert_eq!(after(&[&few]), Pace::Unknown);

@@ -235,9 +235,9 @@ pub fn close_files(limit: Duration) -> bool {
 /// Waits until background threads have closed everything that they got since `since`, for at most `limit`. Returns
 /// whether they have.
 pub fn closed_since(Moment(since): Moment, limit: Duration) -> bool {
-    let is_open = |state: &mut State| state.open.range(since..).next().is_some();
-    let waited = CLOSER.closed.wait_timeout_while(CLOSER.lock(), limit, is_open);
-    !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    let is_open = |state: &State| state.open.range(since..).next().is_some();
+    let waited = CLOSER.closed.wait_timeout_while(CLOSER.lock(), limit, |state| is_open(state));
+    !is_open(&waited.unwrap_or_else(PoisonError::into_inner).0)
 }
 
 #[cfg(test)]

@@ -28,7 +28,8 @@ pub(super) struct Uses {
     pub(super) searches: usize,
 }
 
-/// Emits one function. It is an [`Assembler`] with its own labels, jumps and calls, which keep the uses and the facts.
+/// Emits one function. It is an [`Assembler`] with its own labels, jumps and calls, which keep the uses and the facts: do
+/// not pass it as an `Assembler` to what emits these.
 pub(super) struct Emitter {
     asm: Assembler,
     /// From the first pass; completed by each pass.

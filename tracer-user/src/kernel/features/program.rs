@@ -210,7 +210,9 @@ fn multi(purpose: Purpose<'_>, privileges: &Privileges) -> Answer {
     };
     let (result, there) = match purpose {
         Purpose::Multi => (program.link_functions(&[], &[], false), Errno::INVAL),
-        _ => (program.link_file(c"/", 0, 0, false, 0), Errno::BADF),
+        Purpose::FileMulti | Purpose::Any | Purpose::Function { .. } => {
+            (program.link_file(c"/", 0, 0, false, 0), Errno::BADF)
+        }
     };
     match result {
         Ok(_) => Answer::unknown("a link was made that cannot be"),
