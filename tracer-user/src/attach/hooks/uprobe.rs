@@ -41,7 +41,7 @@ pub struct FilePlace {
 fn has_multi() -> bool {
     // With such links, the kernel refuses the directory; without them, the kind of link.
     static KNOWN: LazyLock<bool> = LazyLock::new(|| {
-        trial::has_links(purpose(), |program| program.link_file(c"/", 0, 0, false, 0), Errno::BADF)
+        trial::has_links(Purpose::FileMulti, |program| program.link_file(c"/", 0, 0, false, 0), Errno::BADF)
     });
     *KNOWN
 }
