@@ -188,6 +188,7 @@ impl Quotas {
     }
 
     /// The amount of a kind that is charged to a payer.
+    #[cfg(any(test, feature = "internals"))]
     pub fn used(&self, payer: u32, kind: Kind) -> usize {
         self.lock().by_payer.get(&(payer, kind)).copied().unwrap_or(0)
     }

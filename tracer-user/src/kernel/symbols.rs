@@ -232,6 +232,7 @@ impl Symbols {
     /// The function that a filter's `.function` operand names (`parse_pred()`, kernel/trace/trace_events_filter.c):
     /// the first address of a name, or a hexadecimal address anywhere in the function. None if the kernel reports
     /// "Function not found".
+    #[cfg(any(test, feature = "internals"))]
     pub fn function(&self, operand: &str) -> Option<Range<u64>> {
         let address = match operand.strip_prefix("0x").or_else(|| operand.strip_prefix("0X")) {
             Some(digits) if digits.starts_with(|c: char| c.is_ascii_hexdigit()) => {

@@ -34,6 +34,10 @@ pub enum Place {
     /// A detached mount of this process, without a path.
     Detached,
     /// A directory with frozen files.
+    #[cfg_attr(
+        not(any(test, feature = "internals")),
+        expect(dead_code, reason = "only tests freeze a tracefs")
+    )]
     Frozen(PathBuf),
 }
 
@@ -95,6 +99,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the directory cannot be opened.
+    #[cfg(any(test, feature = "internals"))]
     pub fn frozen(dir: impl Into<PathBuf>) -> Result<Self, Error> {
         let dir = dir.into();
         let root = open_dir(&dir).map_err(|error| Error::io(dir.display().to_string(), error))?;

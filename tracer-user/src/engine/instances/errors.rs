@@ -21,6 +21,7 @@ impl ErrorLog {
     }
 
     /// The last entry, without its time.
+    #[cfg(any(test, feature = "internals"))]
     pub fn last(&self) -> Option<&[u8]> {
         self.entries.back().map(|(_, entry)| &**entry)
     }

@@ -42,6 +42,7 @@ impl<'a> Selector<'a> {
     }
 
     /// Events by literal names; `None` means all.
+    #[cfg(any(test, feature = "internals"))]
     pub fn of(system: Option<&'a str>, event: Option<&'a str>) -> Self {
         Self { either: None, system, event, module: None }
     }

@@ -69,6 +69,7 @@ impl Status<'_> {
     }
 
     /// Whether an event is enabled, and no trigger has disabled it.
+    #[cfg(any(test, feature = "internals"))]
     pub fn takes_hits(&self, event: EventId) -> bool {
         self.state.is_enabled(event) && !self.is_soft_off(event)
     }

@@ -508,6 +508,7 @@ impl Spaces {
     }
 
     /// Number of processes and of address spaces, to check that none remains.
+    #[cfg(any(test, feature = "internals"))]
     pub(super) fn counts(&self) -> (usize, usize) {
         (self.tasks.len(), self.all.len())
     }

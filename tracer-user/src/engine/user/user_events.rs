@@ -251,6 +251,7 @@ impl UserEvents {
     }
 
     /// Number of processes, address spaces and open files.
+    #[cfg(any(test, feature = "internals"))]
     pub fn counts(&self) -> (usize, usize, usize) {
         let (tasks, spaces) = self.spaces.counts();
         (tasks, spaces, self.files.len())

@@ -196,6 +196,7 @@ impl Btf {
     ///
     /// # Errors
     /// If the BTF is broken.
+    #[cfg(any(test, feature = "internals"))]
     pub fn enumerator(&self, of: &str, name: &str) -> Result<Option<i64>, Error> {
         for id in self.ids(of)? {
             match self.get(id)? {

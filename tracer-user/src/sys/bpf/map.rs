@@ -22,6 +22,10 @@ pub enum MapKind {
     /// Programs for tail calls.
     ProgArray = bpf_map_type::BPF_MAP_TYPE_PROG_ARRAY as u32,
     /// Arbitrary keys, one value for each CPU.
+    #[cfg_attr(
+        not(any(test, feature = "internals")),
+        expect(dead_code, reason = "only tests make such a map")
+    )]
     PerCpuHash = bpf_map_type::BPF_MAP_TYPE_PERCPU_HASH as u32,
     /// Keys are 0 to `max_entries` - 1, one value for each CPU.
     PerCpuArray = bpf_map_type::BPF_MAP_TYPE_PERCPU_ARRAY as u32,

@@ -92,6 +92,7 @@ impl RingMemory {
     }
 
     /// Bytes not yet read.
+    #[cfg(any(test, feature = "internals"))]
     pub fn pending(&self) -> u64 {
         self.producer().load(Ordering::Acquire).saturating_sub(self.position)
     }
