@@ -8,7 +8,6 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::arch::Arch;
 use crate::{host, vm};
 
 /// Versions whose programs for user_events run on the host, and the path of their user_events header.
@@ -47,10 +46,10 @@ pub(crate) fn programs() -> Result<PathBuf> {
     vm::cache_dir()
 }
 
-/// Whether the sources of a version are here, or in Debian's package lists. A release has the sources of its kernels.
+/// Whether the sources of a version are here, or in the archive that has its kernel.
 pub(crate) fn is_available(version: &str) -> bool {
     let is_kept = vm::cache_dir().is_ok_and(|dir| dir.join(format!("{TESTS_OF}{version}")).is_dir());
-    is_kept || installed(version).is_file() || vm::is_available(&format!("linux-source-{version}"))
+    is_kept || installed(version).is_file() || vm::has_sources(version)
 }
 
 /// The archive of an installed package.
@@ -69,8 +68,7 @@ pub(crate) fn unpack(version: &str, dir: &Path, arguments: &[String]) -> Result<
     }
     let downloads = dir.join("package");
     std::fs::create_dir_all(&downloads)?;
-    let files = vm::download(&[&format!("linux-source-{version}")], Arch::host()?, &downloads)?;
-    let package = files.first().context("a package")?;
+    let package = &vm::download_sources(version, &downloads)?;
     // An archive within an archive; both are read through pipes.
     let mut outer =
         Command::new("dpkg-deb").arg("--fsys-tarfile").arg(package).stdout(Stdio::piped()).spawn()?;

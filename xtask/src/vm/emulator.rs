@@ -8,7 +8,8 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use super::{cache, packages};
+use super::cache;
+use super::packages::{self, Archive};
 use crate::arch::Arch;
 use crate::host;
 
@@ -67,7 +68,7 @@ fn fetch(package: &str, dir: &Path) -> Result<()> {
         std::fs::create_dir_all(dir.join("usr").join(name))?;
         std::os::unix::fs::symlink(format!("usr/{name}"), dir.join(name))?;
     }
-    for file in packages::download(&[package], Arch::host()?, true, &downloads)? {
+    for file in Archive::Host.download(&[package], Arch::host()?, true, &downloads)? {
         packages::unpack(&file, dir)?;
     }
     std::fs::remove_dir_all(&downloads)?;

@@ -1,18 +1,64 @@
-//! Debian's cloud kernels, downloaded and unpacked: the newest release of a version, its modules and its first drivers.
-//! Alternatively a custom image with all necessary drivers built in.
+//! Debian's kernels for the cloud, downloaded and unpacked: one release of each version, its modules and its first
+//! drivers. Alternatively the files of other packages, or a custom image with all necessary drivers built in.
 
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
-use super::{cache, image, packages};
+use super::packages::{self, Archive};
+use super::{cache, image};
 use crate::arch::Arch;
 use crate::host;
 
 /// Drivers that the root disk and the ports need; some kernels have them built in.
 const FIRST: [&str; 3] = ["virtio_pci", "virtio_blk", "virtio_console"];
+
+/// A version of Debian's kernel.
+#[derive(Debug)]
+struct Version {
+    /// The first two numbers.
+    name: &'static str,
+    /// The release, as in `uname -r`, without flavour and architecture. Machines use it until this table changes.
+    release: &'static str,
+    /// The suite that has it, and the sources of this version.
+    suite: &'static str,
+}
+
+/// The versions that machines have by name.
+const VERSIONS: [Version; 3] = [
+    Version { name: "6.1", release: "6.1.0-57", suite: "bookworm-security" },
+    Version { name: "6.12", release: "6.12.117+deb12", suite: "bookworm-security" },
+    Version { name: "7.3", release: "7.3.4+deb13", suite: "trixie-backports" },
+];
+
+impl Version {
+    /// Looks a version up by its name.
+    fn of(name: &str) -> Result<&'static Self> {
+        let found = VERSIONS.iter().find(|version| version.name == name);
+        found.ok_or_else(|| {
+            let known = VERSIONS.map(|version| version.name).join(", ");
+            anyhow!("there is no machine with Linux {name}: known are {known}; others need the files of their packages")
+        })
+    }
+
+    /// The name of the release in `uname -r`.
+    fn release(&self, arch: Arch) -> String {
+        format!("{}{}", self.release, flavour(arch))
+    }
+}
+
+/// The end of the releases of Debian's kernels for the cloud.
+fn flavour(arch: Arch) -> String {
+    format!("-cloud-{}", arch.debian())
+}
+
+/// The archive that has packages of a version: its kernel, headers and sources.
+pub(super) fn archive(version: &str) -> Result<Archive> {
+    Ok(Archive::Suite(Version::of(version)?.suite))
+}
 
 /// A kernel in the cache.
 #[derive(Debug)]
@@ -27,21 +73,30 @@ pub(super) struct Kernel {
     pub(super) first: Vec<PathBuf>,
 }
 
-/// The newest cached kernel of `version`. If none is cached or `fresh` is set, downloads the newest kernel in Debian.
-/// A version with a slash is the file of an image.
+/// The kernel of `version`, downloaded if it is not cached: the release in [`VERSIONS`], or with `fresh` the newest one
+/// of the suite. Other texts name files: an image, or packages separated by commas.
 pub(super) fn get(version: &str, arch: Arch, fresh: bool) -> Result<Kernel> {
+    if Path::new(version).extension().is_some_and(|extension| extension == "deb") {
+        return of_packages(version);
+    }
     if version.contains('/') {
         return given(Path::new(version));
     }
+    let wanted = Version::of(version)?;
     let release = match cached(version, arch)? {
-        Some(release) if !fresh => release,
-        _ => available(version, arch)?,
+        Some(release) if !fresh && release == wanted.release(arch) => release,
+        _ => available(wanted, arch, fresh)?,
     };
     let name = prefix(arch) + &release;
     if cache::find(&name)?.is_none() {
         host::step(format!("Fetching Linux {release}"));
     }
-    let dir = cache::entry(&name, |dir| make(&release, arch, dir))?;
+    let dir = cache::entry(&name, |dir| fetch(&release, wanted, arch, dir))?;
+    in_entry(release, &dir)
+}
+
+/// A kernel in its entry of the cache.
+fn in_entry(release: String, dir: &Path) -> Result<Kernel> {
     let list = dir.join("first");
     let mut first: Vec<PathBuf> = std::fs::read_dir(&list)
         .with_context(|| format!("cannot read {}", list.display()))?
@@ -57,11 +112,14 @@ fn prefix(arch: Arch) -> String {
     format!("kernel-{}-", arch.name())
 }
 
-/// The release of the newest cached kernel of `version`.
+/// The cached release of `version`: that of [`VERSIONS`], else the newest.
 pub(crate) fn cached(version: &str, arch: Arch) -> Result<Option<String>> {
     let prefix = prefix(arch);
     let names = cache::names(&prefix)?;
-    Ok(newest(names.iter().filter_map(|name| name.strip_prefix(&prefix)), version).map(str::to_owned))
+    let releases: Vec<&str> = names.iter().filter_map(|name| name.strip_prefix(&prefix)).collect();
+    let wanted = Version::of(version)?.release(arch);
+    let found = releases.iter().copied().find(|release| *release == wanted);
+    Ok(found.or_else(|| newest(releases.iter().copied(), version)).map(str::to_owned))
 }
 
 /// A custom image, without modules.
@@ -76,6 +134,23 @@ fn given(file: &Path) -> Result<Kernel> {
     Ok(Kernel { release, vmlinuz: file.to_owned(), modules: none.join("modules.img"), first: Vec::new() })
 }
 
+/// The kernel in these packages, the files of which are separated by commas.
+fn of_packages(files: &str) -> Result<Kernel> {
+    let files: Vec<PathBuf> = files.split(',').map(PathBuf::from).collect();
+    let mut hasher = DefaultHasher::new();
+    for file in &files {
+        let about = file.metadata().with_context(|| format!("cannot read {}", file.display()))?;
+        (file, about.len(), about.modified()?).hash(&mut hasher);
+    }
+    // Not the prefix of kernels that a version selects.
+    let name = format!("packages-{:016x}", hasher.finish());
+    let dir = cache::entry(&name, |dir| {
+        let release = make(&files, dir)?;
+        Ok(std::fs::write(dir.join("release"), release)?)
+    })?;
+    in_entry(std::fs::read_to_string(dir.join("release"))?, &dir)
+}
+
 /// The release in the header of an x86 image (Documentation/arch/x86/boot.rst: `kernel_version`).
 fn release_of(image: &[u8]) -> Option<&str> {
     const HEADER: usize = 0x202;
@@ -88,25 +163,34 @@ fn release_of(image: &[u8]) -> Option<&str> {
     std::str::from_utf8(text).ok()?.split(' ').next()
 }
 
-/// The newest release of `version` among Debian's packages.
-fn available(version: &str, arch: Arch) -> Result<String> {
-    let names = packages::names(&format!("linux-image-{version}."), arch)?;
-    let suffix = format!("-cloud-{}", arch.debian());
+/// The release of a version that its suite has: that of [`VERSIONS`], or the newest if it is gone or `fresh` is set.
+fn available(version: &Version, arch: Arch, fresh: bool) -> Result<String> {
+    let archive = Archive::Suite(version.suite);
+    let wanted = version.release(arch);
+    if !fresh {
+        let package = format!("linux-image-{wanted}");
+        if !archive.has(&package, arch) {
+            archive.update_lists()?;
+        }
+        if archive.has(&package, arch) {
+            return Ok(wanted);
+        }
+    }
+    let names = archive.names(&format!("linux-image-{}.", version.name), arch)?;
+    let flavour = flavour(arch);
     let releases = names
         .iter()
         .filter_map(|n| n.strip_prefix("linux-image-"))
         // `pkgnames` ignores the architecture, and includes names that another package only mentions.
         .filter(|release| {
-            let package = format!("linux-image-{release}:{}", arch.debian());
-            release.ends_with(&suffix) && packages::is_available(&package)
+            release.ends_with(&flavour) && archive.has(&format!("linux-image-{release}"), arch)
         });
-    let Some(newest) = newest(releases, version) else {
-        bail!(
-            "no package linux-image-{version}.*{suffix} in the package lists: this needs Debian (bookworm has \
-             6.1 and, in its security archive, 6.12), and `dpkg --add-architecture {}` for another architecture",
-            arch.debian()
-        );
+    let Some(newest) = newest(releases, version.name) else {
+        bail!("{} has no package linux-image-{}.*{flavour}", version.suite, version.name);
     };
+    if newest != wanted {
+        eprintln!("warning: Linux {newest} in place of {wanted} (VERSIONS in xtask/src/vm/kernel.rs)");
+    }
     Ok(newest.to_owned())
 }
 
@@ -121,30 +205,54 @@ fn numbers(release: &str) -> Vec<u64> {
     release.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect()
 }
 
-fn make(release: &str, arch: Arch, dir: &Path) -> Result<()> {
-    let (downloads, tree) = (dir.join("package"), dir.join("tree"));
+/// Downloads a release and makes its entry in `dir`.
+fn fetch(release: &str, version: &Version, arch: Arch, dir: &Path) -> Result<()> {
+    let archive = Archive::Suite(version.suite);
+    let downloads = dir.join("package");
+    std::fs::create_dir_all(&downloads)?;
+    // From 7.0 on, `linux-image-*` only names three packages.
+    let parts = ["linux-binary", "linux-modules", "linux-base"];
+    let parts =
+        if archive.has(&format!("{}-{release}", parts[0]), arch) { &parts[..] } else { &["linux-image"] };
+    let names: Vec<String> = parts.iter().map(|part| format!("{part}-{release}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let files = archive.download(&names, arch, false, &downloads)?;
+    let found = make(&files, dir)?;
+    ensure!(found == release, "the packages of Linux {release} contain {found}");
+    std::fs::remove_dir_all(&downloads)?;
+    Ok(())
+}
+
+/// Fills an entry of the cache from the files of a kernel's packages. Returns the release.
+fn make(packages: &[PathBuf], dir: &Path) -> Result<String> {
+    let tree = dir.join("tree");
     let modules = tree.join("usr/lib/modules");
-    for sub in [&downloads, &modules] {
-        std::fs::create_dir_all(sub)?;
-    }
+    std::fs::create_dir_all(&modules)?;
     // Debian 12's packages have modules in `lib`, later ones in `usr/lib`; depmod looks in `lib`.
     std::os::unix::fs::symlink("usr/lib", tree.join("lib"))?;
-    let package = format!("linux-image-{release}:{}", arch.debian());
-    for file in packages::download(&[&package], arch, false, &downloads)? {
-        packages::unpack(&file, &tree)?;
+    for file in packages {
+        packages::unpack(file, &tree)?;
     }
-    std::fs::rename(tree.join("boot").join(format!("vmlinuz-{release}")), dir.join("vmlinuz"))
-        .context("the package has no kernel image")?;
-    std::fs::rename(tree.join("boot").join(format!("config-{release}")), dir.join("config"))?;
+    let mut releases =
+        std::fs::read_dir(&modules)?.flatten().map(|e| e.file_name().to_string_lossy().into_owned());
+    let (Some(release), None) = (releases.next(), releases.next()) else {
+        bail!("the packages do not contain the modules of one kernel");
+    };
+    for name in ["vmlinuz", "config"] {
+        // Packages before 7.0 have these files in `boot`.
+        let places = [tree.join("boot").join(format!("{name}-{release}")), modules.join(&release).join(name)];
+        let file = places.iter().find(|place| place.is_file());
+        let file = file.with_context(|| format!("the packages of Linux {release} have no {name}"))?;
+        std::fs::rename(file, dir.join(name))?;
+    }
     let Some(depmod) = host::which("depmod") else {
         bail!("depmod is not here: run `cargo xtask setup vm`");
     };
-    host::output(Command::new(depmod).arg("-b").arg(&tree).arg(release))?;
-    first_drivers(&modules.join(release), &dir.join("first"))?;
+    host::output(Command::new(depmod).arg("-b").arg(&tree).arg(&release))?;
+    first_drivers(&modules.join(&release), &dir.join("first"))?;
     image::ext4(&modules, &dir.join("modules.img"), 0)?;
-    std::fs::remove_dir_all(&downloads)?;
     std::fs::remove_dir_all(&tree)?;
-    Ok(())
+    Ok(release)
 }
 
 /// Copies the first drivers and their dependencies into `out`, uncompressed and numbered.
@@ -204,6 +312,16 @@ mod tests {
         assert_eq!(newest(all.into_iter(), "6.12"), Some(all[1]));
         assert_eq!(newest(all.into_iter(), "6.1"), Some(all[2]));
         assert_eq!(newest(all.into_iter(), "5.10"), None);
+    }
+
+    #[test]
+    fn versions_have_a_release_of_their_own() {
+        for version in &VERSIONS {
+            let release = version.release(Arch::X86_64);
+            assert_eq!(newest([release.as_str()].into_iter(), version.name), Some(release.as_str()));
+        }
+        let error = Version::of("5.10").unwrap_err().to_string();
+        assert!(error.contains("known are 6.1, 6.12, 7.3"), "{error}");
     }
 
     #[test]

@@ -18,7 +18,6 @@ mod tsc;
 
 pub(crate) use cache::{dir as cache_dir, entry as cache_entry};
 pub(crate) use kernel::cached as cached_kernel;
-pub(crate) use packages::is_available;
 
 use std::fs;
 use std::io::Write as _;
@@ -49,8 +48,8 @@ pub(crate) enum Stream {
 /// The configuration of a virtual machine.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Machine {
-    /// Version of Debian's kernel, 6.1 or 6.12; or the file of an image (with a slash) with virtio drivers and ext4
-    /// built in, such as `cargo xtask kernel` builds
+    /// Version of Debian's kernel, 6.1, 6.12 or 7.3; or the files of a kernel's packages, separated by commas; or the
+    /// file of an image (with a slash) with virtio drivers and ext4 built in, such as `cargo xtask kernel` builds
     #[arg(long = "kernel", default_value = "6.12", value_name = "VERSION")]
     pub(crate) version: String,
     /// Architecture of the guest
@@ -120,9 +119,18 @@ pub(crate) struct Outcome {
     pub(crate) time: Duration,
 }
 
-/// Downloads Debian packages into a directory.
-pub(crate) fn download(names: &[&str], arch: Arch, dir: &Path) -> Result<Vec<PathBuf>> {
-    packages::download(names, arch, false, dir)
+/// Downloads the package of a version's sources into a directory.
+pub(crate) fn download_sources(version: &str, dir: &Path) -> Result<PathBuf> {
+    let name = format!("linux-source-{version}");
+    let files = kernel::archive(version)?.download(&[&name], Arch::host()?, false, dir)?;
+    files.into_iter().next().context("a package")
+}
+
+/// Whether the package of a version's sources can be downloaded.
+pub(crate) fn has_sources(version: &str) -> bool {
+    let name = format!("linux-source-{version}");
+    let names = || kernel::archive(version)?.names(&name, Arch::host()?);
+    names().is_ok_and(|names| names.contains(&name))
 }
 
 /// Downloads and builds the machine's components ahead of a run.
@@ -144,7 +152,8 @@ pub(crate) fn run(machine: &Machine, job: &Job, sink: &mut dyn FnMut(Stream, &[u
     let root = root::get(machine.arch)?;
     let emulator = emulator::get(machine.arch)?;
     let number = RUNS.fetch_add(1, Ordering::Relaxed);
-    let version = if machine.version.contains('/') { "own" } else { &machine.version };
+    let is_version = kernel::archive(&machine.version).is_ok();
+    let version = if is_version { &machine.version } else { "own" };
     let name = format!("{version}-{}-{}.{number}", machine.arch.name(), std::process::id());
     let runs = host::root().join("target/vm");
     sweep(&runs);

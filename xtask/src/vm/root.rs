@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-use super::{cache, image, packages};
+use super::packages::{self, Archive};
+use super::{cache, image};
 use crate::arch::Arch;
 use crate::host;
 
@@ -86,7 +87,7 @@ fn make(arch: Arch, dir: &Path) -> Result<()> {
         std::fs::create_dir_all(root.join("usr").join(name))?;
         symlink(format!("usr/{name}"), root.join(name))?;
     }
-    for package in packages::download(&PACKAGES, arch, true, &downloads)? {
+    for package in Archive::Host.download(&PACKAGES, arch, true, &downloads)? {
         packages::unpack(&package, &root)?;
     }
     configure(&root).context("cannot complete the guest's root")?;

@@ -39,10 +39,11 @@ fn make(release: &str, machine: &Machine, dir: &Path) -> Result<()> {
     };
     // Packages before 6.12 have only the version in their name.
     let tools = format!("linux-kbuild-{base}");
-    let is_there = packages::names(&tools, machine.arch)?.contains(&tools);
+    let archive = kernel::archive(&machine.version)?;
+    let is_there = archive.names(&tools, machine.arch)?.contains(&tools);
     let tools = if is_there { tools } else { format!("linux-kbuild-{}", machine.version) };
     let (headers, common) = (format!("linux-headers-{release}"), format!("linux-headers-{base}-common"));
-    for file in packages::download(&[&headers, &common, &tools], machine.arch, false, &downloads)? {
+    for file in archive.download(&[&headers, &common, &tools], machine.arch, false, &downloads)? {
         packages::unpack(&file, &tree)?;
     }
     let sources = sources::tests_of(&machine.version)?;
