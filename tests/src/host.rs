@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -121,6 +121,18 @@ pub fn binary_as(user: u32, group: u32, name: &str, variable: &str) -> Result<Co
     let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
     command.uid(user).gid(group);
     Ok(command)
+}
+
+/// Kills a process, and waits up to ten seconds for its end. A process with memory of a blocked file system ends only
+/// when that is released, which a failed test may do later.
+pub fn kill(process: &mut Child) {
+    let _ = process.kill();
+    for _ in 0..1000 {
+        if !matches!(process.try_wait(), Ok(None)) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Returns the directory for test files that are expensive to create. It is in the directory of the running program.

@@ -152,8 +152,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        host::kill(&mut self.0);
     }
 }
 
