@@ -2,11 +2,12 @@
 //!
 //! Neither a format file nor a symbol reveals an event's number, and event names are those of `SYSCALL_DEFINE`
 //! (`newfstat`), not of any table in user space. The number is therefore read from kernel memory. tracefs's file
-//! `events/syscalls/NAME/enable`, opened for reading, refers to a `struct trace_event_file`. From there a small BPF
-//! program (`BPF_PROG_TYPE_SYSCALL`, 5.14, run once for each event) follows pointers by BTF to the event's
-//! `struct syscall_metadata` and its `syscall_nr`. On the way it reads the event's id, which must match the `id`
-//! file. This detects a wrong chain, and the answer is then "could not tell". Only events whose number is in the
-//! kernel's table exist at all (`init_syscall_trace()`, kernel/trace/trace_syscalls.c).
+//! `events/syscalls/NAME/enable`, opened for reading, refers to a `struct trace_event_file`: by its inode, since 7.3 no
+//! more by the open file. From there a small BPF program (`BPF_PROG_TYPE_SYSCALL`, 5.14, run once for each event)
+//! follows pointers by BTF to the event's `struct syscall_metadata` and its `syscall_nr`. On the way it reads the
+//! event's id, which must match the `id` file. This detects a wrong chain, and the answer is then "could not tell".
+//! Only events whose number is in the kernel's table exist at all (`init_syscall_trace()`,
+//! kernel/trace/trace_syscalls.c).
 //!
 //! 32-bit calls on a 64-bit kernel never reach these events (`ARCH_TRACE_IGNORE_COMPAT_SYSCALLS` on x86-64 and
 //! arm64), though the raw tracepoints see them: [`Registers::compat`] describes how a program distinguishes them.
@@ -90,18 +91,19 @@ fn program(btf: &Btf) -> Result<Option<Vec<u8>>, Error> {
         ("task_struct", "files"),
         ("files_struct", "fdt"),
         ("fdtable", "fd"),
-        ("file", "private_data"),
+        ("file", "f_inode"),
+        ("inode", "i_private"),
         ("trace_event_file", "event_call"),
         ("trace_event_call", "event.type"),
         ("trace_event_call", "data"),
         ("syscall_metadata", "syscall_nr"),
     ];
-    let mut offsets = [0; 8];
+    let mut offsets = [0; 9];
     for ((of, member), offset) in way.iter().zip(&mut offsets) {
         let Some(found) = btf.member(of, member)? else { return Ok(None) };
         *offset = found.offset as i32;
     }
-    let [files, fdt, fd, private, call, id, data, number] = offsets;
+    let [files, fdt, fd, inode, private, call, id, data, number] = offsets;
 
     let mut code: Vec<[u8; 8]> = Vec::new();
     let mut step = 0;
@@ -136,6 +138,7 @@ fn program(btf: &Btf) -> Result<Option<Vec<u8>>, Error> {
         insn(0x0f, 8, 7, 0, 0),      // r8 += r7
     ]);
     read(&mut code, 8, 8, 0, 8);
+    read(&mut code, 8, 8, inode, 8);
     read(&mut code, 8, 8, private, 8);
     read(&mut code, 8, 8, call, 8);
     read(&mut code, 7, 8, id, 4);
