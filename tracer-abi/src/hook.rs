@@ -168,6 +168,11 @@ pub mod params {
         /// The preempt count has eight bytes; the upper half is 0 if a reschedule is pending (arm64). Otherwise it has
         /// four bytes, and a clear bit 31 means a pending reschedule (x86).
         PREEMPT_SPLIT,
+        /// The preempt count has eight bytes, and a clear bit 63 means a pending reschedule (x86, seen on 7.3).
+        PREEMPT_LONG,
+        /// Bits 16 to 23 of the preempt count are the depth of disabled interrupts, and those of hard interrupts and
+        /// NMIs come after them (seen on 7.3).
+        PREEMPT_IRQS,
     }
 }
 

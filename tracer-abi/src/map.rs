@@ -162,8 +162,8 @@ pub struct Switches {
     pub lists: u32,
     /// Not 0 if a snapshot was requested and the ring of control records had no space for it.
     pub snapshot: u32,
-    /// Unused.
-    pub padding: u32,
+    /// Number of bytes of a system call's user memory that its record has at most (`syscall_user_buf_size`).
+    pub user_data: u32,
     /// By histogram: not 0 while it is paused.
     pub paused: [u32; HISTS],
     /// By histogram: the request for its next counted hit, one of [`hist`]. The hit resets it to 0.

@@ -42,6 +42,9 @@ pub fn flags_and_depth(cpu: u32) -> u64 {
         let (count, resched) = if param!(bits) & params::PREEMPT_SPLIT != 0 {
             let word: u64 = read_kernel(address);
             (word as u32, word >> 32 == 0)
+        } else if param!(bits) & params::PREEMPT_LONG != 0 {
+            let word: u64 = read_kernel(address);
+            (word as u32, word >> 63 == 0)
         } else {
             let word: u32 = read_kernel(address);
             (word, word & 1 << 31 == 0)
@@ -53,10 +56,16 @@ pub fn flags_and_depth(cpu: u32) -> u64 {
         // that a borrow cannot change the context bits.
         depth = (count & 0xff) as i32 - param!(preempt_bias) as i32;
         depth = depth.clamp(0, 0x0f);
-        if count & 0x00f0_0000 != 0 {
+        // Bit 31 may be that of the pending reschedule.
+        let (nmi, hardirq) = if param!(bits) & params::PREEMPT_IRQS != 0 {
+            (0x7000_0000, 0x0f00_0000)
+        } else {
+            (0x00f0_0000, 0x000f_0000)
+        };
+        if count & nmi != 0 {
             seen |= flags::NMI | flags::IRQS_OFF;
         }
-        if count & 0x000f_0000 != 0 {
+        if count & hardirq != 0 {
             seen |= flags::HARDIRQ | flags::IRQS_OFF;
         }
         if count & 0x0000_0100 != 0 {

@@ -18,13 +18,14 @@ use tracer_abi::{FOUND, Params, params};
 use super::{
     AttachPoint, Cause,
     close::perf_event::PerfEvent,
-    hooks::tracepoint,
+    hooks::{raw_tracepoint, tracepoint},
     maps::{self, SessionMaps},
-    program::object,
+    program::{load, object},
 };
 use crate::{
+    code::asm::{Assembler, Cond, Function, Helper, MapRef, Reg, Width},
     kernel::{Cast, syscalls::Registers},
-    sys::bpf::prog::ProgKind,
+    sys::bpf::prog::{ProgKind, Purpose},
 };
 
 /// The location from which programs read the preempt count.
@@ -37,17 +38,64 @@ pub enum Preempt {
     PerCpu {
         /// Addresses by CPU number.
         addresses: Vec<u64>,
-        /// The amount that a hit itself adds to the count.
-        bias: u32,
+        /// The amounts that a hit itself adds to the count.
+        bias: Bias,
+        /// The meaning of its bits.
+        layout: CountLayout,
     },
     /// At this byte offset in the current `task_struct`: eight bytes with need-resched in the upper half.
     Task {
         /// Byte offset.
         offset: u32,
-        /// The amount that a hit itself adds to the count.
-        bias: u32,
+        /// The amounts that a hit itself adds to the count.
+        bias: Bias,
+        /// The meaning of its bits.
+        layout: CountLayout,
     },
 }
+
+/// The meaning of the bits of the preempt count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CountLayout {
+    /// Whether it has eight bytes on x86, the top bit of which is that of the pending reschedule.
+    pub is_long: bool,
+    /// Whether a part of it counts how often interrupts were disabled.
+    pub has_irqs: bool,
+}
+
+impl CountLayout {
+    fn bits(self) -> u32 {
+        let bit = |is: bool, bit: u32| if is { bit } else { 0 };
+        bit(self.is_long, params::PREEMPT_LONG) | bit(self.has_irqs, params::PREEMPT_IRQS)
+    }
+}
+
+/// The amounts that hits themselves add to the preempt count, by the kind of hook. Since 7.0 the kernel disables
+/// preemption for perf tracepoints only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bias {
+    /// At a perf tracepoint.
+    pub tracepoint: u32,
+    /// At a raw tracepoint.
+    pub raw: u32,
+    /// At the raw tracepoints of system calls.
+    pub call: u32,
+}
+
+impl Bias {
+    /// The amount at a hook.
+    fn at(self, point: &AttachPoint) -> u32 {
+        match point {
+            AttachPoint::RawTracepoint(name) if CALLS.contains(&name.as_str()) => self.call,
+            AttachPoint::RawTracepoint(_) => self.raw,
+            AttachPoint::SysEnter(_) | AttachPoint::SysEnterAlone(_) | AttachPoint::SysExit(_) => self.call,
+            _ => self.tracepoint,
+        }
+    }
+}
+
+/// The raw tracepoints of system calls.
+const CALLS: [&str; 2] = ["sys_enter", "sys_exit"];
 
 /// Byte offsets of a thread's ids in `task_struct`, four bytes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,14 +124,14 @@ impl Context {
     pub(super) fn apply(&self, fixed: &mut Params, point: &AttachPoint) {
         match self.preempt {
             Preempt::Unknown => {}
-            Preempt::PerCpu { bias, .. } => {
-                fixed.bits |= params::PREEMPT_CPU;
-                fixed.preempt_bias = bias;
+            Preempt::PerCpu { bias, layout, .. } => {
+                fixed.bits |= params::PREEMPT_CPU | layout.bits();
+                fixed.preempt_bias = bias.at(point);
             }
-            Preempt::Task { offset, bias } => {
-                fixed.bits |= params::PREEMPT_TASK | params::PREEMPT_SPLIT;
+            Preempt::Task { offset, bias, layout } => {
+                fixed.bits |= params::PREEMPT_TASK | params::PREEMPT_SPLIT | layout.bits();
                 fixed.preempt_offset = offset;
-                fixed.preempt_bias = bias;
+                fixed.preempt_bias = bias.at(point);
             }
         }
         if let (Some(task), true) = (self.task, *point != AttachPoint::Inject) {
@@ -103,6 +151,14 @@ impl Context {
         }
     }
 
+    /// The amount that a hit at a perf tracepoint adds to the preempt count.
+    pub(super) fn tracepoint_bias(&self) -> u32 {
+        match &self.preempt {
+            Preempt::Unknown => 0,
+            Preempt::PerCpu { bias, .. } | Preempt::Task { bias, .. } => bias.tracepoint,
+        }
+    }
+
     /// Writes the CPUs' addresses into the map that programs read.
     pub(super) fn install(&self, maps: &SessionMaps) -> Result<(), Cause> {
         if let Preempt::PerCpu { addresses, .. } = &self.preempt {
@@ -113,6 +169,11 @@ impl Context {
         Ok(())
     }
 }
+
+/// The first version in which programs at raw tracepoints may be preempted. Before it, all hooks add the same amount.
+const PREEMPTIBLE: (u32, u32) = (6, 19);
+/// Largest plausible amount that a hit adds to the count.
+const BIAS_MAX: u32 = 3;
 
 /// Candidate location of the preempt count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +191,12 @@ pub enum PreemptLocation {
 ///
 /// # Errors
 /// When the kernel refuses the program. An implausible count is not an error but [`Preempt::Unknown`].
-pub fn locate_preempt(wait_id: u16, place: PreemptLocation, cpus: u32) -> Result<Preempt, Cause> {
+pub fn locate_preempt(
+    wait_id: u16,
+    place: PreemptLocation,
+    layout: CountLayout,
+    cpus: u32,
+) -> Result<Preempt, Cause> {
     let found = maps::array(16, cpus, "tracer_found")?;
     let thread = i64::from(super::ids::own()?.thread);
     let (distance, in_task) = match place {
@@ -143,7 +209,7 @@ pub fn locate_preempt(wait_id: u16, place: PreemptLocation, cpus: u32) -> Result
         object::load_plain(ProgKind::Tracepoint, "locate_context", &[("LOCATE", &locate)], None, found_map)?;
     let link = tracepoint::attach(&program, wait_id)?;
     match place {
-        PreemptLocation::BehindRegs(_) => on_every_cpu(cpus, wait_for_nobody)?,
+        PreemptLocation::BehindRegs(_) => on_cpus(0..cpus, wait_for_nobody)?,
         PreemptLocation::InTask(_) => wait_for_nobody()?,
     }
     // The kernel waits for every CPU when a perf tracepoint is closed, and meanwhile holds a lock that opening needs.
@@ -161,24 +227,88 @@ pub fn locate_preempt(wait_id: u16, place: PreemptLocation, cpus: u32) -> Result
             continue;
         }
         // In task context the count equals the amount that the hit itself adds, which is the same on every CPU.
-        if count > 3 || bias.is_some_and(|bias| bias != count) {
+        if count > BIAS_MAX || bias.is_some_and(|bias| bias != count) {
             return Ok(Preempt::Unknown);
         }
         bias = Some(count);
         *address = place;
     }
-    Ok(match (bias, place) {
-        (Some(bias), PreemptLocation::BehindRegs(_)) => Preempt::PerCpu { addresses, bias },
-        (Some(bias), PreemptLocation::InTask(offset)) => Preempt::Task { offset, bias },
-        (None, _) => Preempt::Unknown,
+    let (Some(tracepoint), Some((cpu, address))) =
+        (bias, addresses.iter().enumerate().find(|(_, address)| **address != 0))
+    else {
+        return Ok(Preempt::Unknown);
+    };
+    let measured = if crate::kernel::version() < PREEMPTIBLE {
+        [None; 2]
+    } else {
+        // A host may refuse raw tracepoints; then no program is at one.
+        raw_biases(cpu as u32, *address).unwrap_or_else(|error| {
+            tracing::debug!("the preempt count at raw tracepoints: {error}");
+            [None; 2]
+        })
+    };
+    let [raw, call] = measured.map(|bias| bias.unwrap_or(tracepoint));
+    let bias = Bias { tracepoint, raw, call };
+    Ok(match place {
+        PreemptLocation::BehindRegs(_) => Preempt::PerCpu { addresses, bias, layout },
+        PreemptLocation::InTask(offset) => Preempt::Task { offset, bias, layout },
     })
 }
 
-/// Runs `run` on each CPU that this thread may use.
-fn on_every_cpu(cpus: u32, run: impl Fn() -> Result<(), Cause>) -> Result<(), Cause> {
+/// The amounts that a hit adds at a raw tracepoint and at those of system calls; `None` for one that is implausible or
+/// was not seen. This thread's count is at an address while the thread is on a CPU.
+fn raw_biases(cpu: u32, address: u64) -> Result<[Option<u32>; 2], Cause> {
+    let thread = super::ids::own()?.thread;
+    let measured = maps::array(8, 2, "tracer_bias")?;
+    let unseen = u64::MAX.to_ne_bytes();
+    let mut attached = Vec::new();
+    for (number, tracepoint) in [(0_u32, "sched_process_wait"), (1, CALLS[0])] {
+        measured.update(&number.to_ne_bytes(), &unseen).map_err(|errno| Cause::Map("tracer_bias", errno))?;
+        let mut functions = [bias_program(cpu, thread, address, number)];
+        load::bind(&mut functions, |map| (map == MapRef::Measured).then(|| measured.as_fd()))?;
+        let program = load::load(ProgKind::RawTracepoint, Purpose::Any, &functions[0].insns, "tracer_bias")?;
+        attached.push((raw_tracepoint::attach(&program, tracepoint)?, program));
+    }
+    on_cpus([cpu], wait_for_nobody)?;
+    std::thread::spawn(move || drop(attached));
+    Ok([0_u32, 1].map(|number| {
+        let value = measured.lookup(&number.to_ne_bytes()).ok().flatten()?;
+        let count = u64::from_ne_bytes(*value.first_chunk()?);
+        u32::try_from(count).ok().map(|count| count & 0x7fff_ffff).filter(|count| *count <= BIAS_MAX)
+    }))
+}
+
+/// A program that stores the preempt count of a thread on a CPU as the value of this number.
+fn bias_program(cpu: u32, thread: u32, address: u64, number: u32) -> Function {
+    let mut asm = Assembler::new();
+    let end = asm.label();
+    asm.call(Helper::GetCurrentPidTgid);
+    asm.jump32_if(Cond::Ne, Reg::R0, thread.cast_signed(), end);
+    asm.call(Helper::GetSmpProcessorId);
+    asm.jump_if(Cond::Ne, Reg::R0, cpu.cast_signed(), end);
+    asm.store(Width::D, Reg::R10, -8, 0);
+    asm.address(Reg::R1, Reg::R10, -8);
+    asm.mov(Reg::R2, 4);
+    asm.constant(Reg::R3, address);
+    asm.call(Helper::ProbeReadKernel);
+    asm.store(Width::W, Reg::R10, -16, number.cast_signed());
+    asm.map(Reg::R1, MapRef::Measured);
+    asm.address(Reg::R2, Reg::R10, -16);
+    asm.call(Helper::MapLookupElem);
+    asm.jump_if(Cond::Eq, Reg::R0, 0, end);
+    asm.load(Width::D, Reg::R1, Reg::R10, -8);
+    asm.store(Width::D, Reg::R0, 0, Reg::R1);
+    asm.bind(end);
+    asm.mov(Reg::R0, 0);
+    asm.exit();
+    asm.finish("tracer_bias")
+}
+
+/// Runs `run` on each of these CPUs that this thread may use.
+fn on_cpus(cpus: impl IntoIterator<Item = u32>, run: impl Fn() -> Result<(), Cause>) -> Result<(), Cause> {
     let before = sched_getaffinity(None).map_err(|errno| Cause::System("sched_getaffinity", errno))?;
     let mut result = Ok(());
-    for cpu in (0..cpus).filter(|cpu| before.is_set(*cpu as usize)) {
+    for cpu in cpus.into_iter().filter(|cpu| before.is_set(*cpu as usize)) {
         let mut one = CpuSet::new();
         one.set(cpu as usize);
         if sched_setaffinity(None, &one).is_ok() {

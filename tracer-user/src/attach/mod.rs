@@ -38,7 +38,7 @@ pub use close::links::Pace;
 pub use close::opening::{CloseThrottle, LOCK_FILE, Opening, close};
 pub use close::perf_event::{PerfEvent, take_unused};
 pub use close::unlink::{Moment, close_files, closed_since, now as moment};
-pub use context::{Context, Preempt, PreemptLocation, TaskIds, locate_preempt};
+pub use context::{Bias, Context, CountLayout, Preempt, PreemptLocation, TaskIds, locate_preempt};
 pub use error::{AttachError, Cause};
 pub use hooks::calls::Calls;
 pub use hooks::fentry::{Function, ModuleTypes};

@@ -2,7 +2,7 @@
 
 use super::facts::Facts;
 use crate::{
-    attach::{self, Context, Preempt, PreemptLocation, TaskIds},
+    attach::{self, Context, CountLayout, Preempt, PreemptLocation, TaskIds},
     kernel::Cast,
     sys::bpf::prog::ProgKind,
 };
@@ -37,9 +37,19 @@ fn preempt(facts: &Facts) -> Preempt {
     let Some(btf) = facts.btf() else { return Preempt::Unknown };
     let per_cpu = |name| btf.per_cpu(name).ok().flatten();
     // From 6.2 to 6.14 it was a member of a structure of hot variables.
-    let hot = || Some(per_cpu("pcpu_hot")? + btf.member("pcpu_hot", "preempt_count").ok()??.offset);
-    let place = match (per_cpu("__perf_regs"), per_cpu("__preempt_count").or_else(hot)) {
-        (Some(regs), Some(count)) => PreemptLocation::BehindRegs(i64::from(count) - i64::from(regs)),
+    let hot = || {
+        let (hot, count) = (per_cpu("pcpu_hot")?, btf.member("pcpu_hot", "preempt_count").ok()??);
+        let start = hot.start + count.offset;
+        Some(start..start + count.ty.size)
+    };
+    let counter = per_cpu("__preempt_count").or_else(hot);
+    // The kernel keeps the state of interrupts here while the count says how often they were disabled.
+    let has_irqs = per_cpu("local_interrupt_disable_state").is_some();
+    let layout = CountLayout { is_long: counter.as_ref().is_some_and(|count| count.len() == 8), has_irqs };
+    let place = match (per_cpu("__perf_regs"), counter) {
+        (Some(regs), Some(count)) => {
+            PreemptLocation::BehindRegs(i64::from(count.start) - i64::from(regs.start))
+        }
         // On other architectures it is in the task, with need-resched in the upper half.
         _ => match btf.member("task_struct", "thread_info.preempt_count") {
             Ok(Some(member)) if member.ty.size == 8 => PreemptLocation::InTask(member.offset),
@@ -47,5 +57,5 @@ fn preempt(facts: &Facts) -> Preempt {
         },
     };
     let Ok(Some(id)) = facts.tracefs.id("sched", "sched_process_wait") else { return Preempt::Unknown };
-    attach::locate_preempt(id, place, facts.cpus()).unwrap_or_default()
+    attach::locate_preempt(id, place, layout, facts.cpus()).unwrap_or_default()
 }

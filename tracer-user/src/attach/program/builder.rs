@@ -183,8 +183,8 @@ impl ProgramBuilder<'_> {
             fixed.bits |= params::SEES_RECORD;
         }
         self.context.apply(&mut fixed, request.point);
-        if matches!(request.context, ProgramContext::Probe(_)) && fixed.preempt_bias > 0 {
-            fixed.preempt_bias = fixed.preempt_bias.wrapping_sub(request.point.kernels_depth());
+        if matches!(request.context, ProgramContext::Probe(_)) && self.context.tracepoint_bias() > 0 {
+            fixed.preempt_bias = self.context.tracepoint_bias().wrapping_sub(request.point.kernels_depth());
         }
         // For a hit that the filter drops, the program does not need the process id.
         let asked_before = params::PIDS

@@ -44,6 +44,8 @@ pub enum MapRef {
     Programs,
     /// A per-CPU array whose only value counts the hits of a dispatch table.
     Hits,
+    /// An array of preempt counts that programs saw.
+    Measured,
 }
 
 impl MapRef {
@@ -52,6 +54,7 @@ impl MapRef {
         match self {
             Self::SymbolFormat => Some(tracer_abi::SYMBOL_FORMAT),
             Self::EntryArgs => Some(tracer_abi::ENTRY_ARGS),
+            Self::Switches => Some(tracer_abi::SWITCHES),
             _ => None,
         }
     }
@@ -76,6 +79,7 @@ impl fmt::Display for MapRef {
             Self::Stage => "stage",
             Self::Programs => "programs",
             Self::Hits => "hits",
+            Self::Measured => "measured",
             Self::Emission => "emission",
         };
         f.write_str(name)

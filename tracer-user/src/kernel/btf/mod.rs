@@ -18,6 +18,7 @@ mod shape;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -222,17 +223,17 @@ impl Btf {
         Ok(None)
     }
 
-    /// Byte offset of a per-CPU variable in the kernel's per-CPU section, as pahole records it in the data section
+    /// Byte range of a per-CPU variable in the kernel's per-CPU section, as pahole records it in the data section
     /// `.data..percpu`. Only the difference between two such offsets is meaningful. None if BTF does not list the
     /// variable.
-    pub(crate) fn per_cpu(&self, variable: &str) -> Result<Option<u32>, Error> {
+    pub(crate) fn per_cpu(&self, variable: &str) -> Result<Option<Range<u32>>, Error> {
         let vars = self.ids(variable)?;
         for section in self.ids(".data..percpu")? {
             let Type::Datasec(section) = self.get(section)? else { continue };
             let place =
                 section.variables.iter().find(|var| var.get_type_id().is_some_and(|id| vars.contains(&id)));
             if let Some(var) = place {
-                return Ok(Some(var.offset()));
+                return Ok(Some(var.offset()..var.offset() + var.size() as u32));
             }
         }
         Ok(None)
