@@ -8,6 +8,8 @@ use std::{
     },
 };
 
+use rustix::fs::OFlags;
+
 use super::{
     handlers::{Handlers, NoDerivedPlan},
     pages,
@@ -54,6 +56,9 @@ pub struct Facts {
     mark_writer: OnceLock<u64>,
     hashes: OnceLock<Option<attach::Hashes>>,
     hashes_pointers: bool,
+    user_data: OnceLock<Option<u32>>,
+    lists_filters: OnceLock<bool>,
+    header_page: OnceLock<String>,
     handlers: OnceLock<Option<Mutex<Handlers>>>,
     frozen: bool,
     warm: AtomicBool,
@@ -102,6 +107,9 @@ impl Facts {
             mark_writer: OnceLock::from(0),
             hashes: OnceLock::from(None),
             hashes_pointers: true,
+            user_data: OnceLock::new(),
+            lists_filters: OnceLock::new(),
+            header_page: OnceLock::new(),
             handlers: OnceLock::from(None),
             frozen: true,
             warm: AtomicBool::new(true),
@@ -151,6 +159,9 @@ impl Facts {
             mark_writer: OnceLock::new(),
             hashes: OnceLock::new(),
             hashes_pointers: hashes_pointers(&std::fs::read_to_string("/proc/cmdline").unwrap_or_default()),
+            user_data: OnceLock::new(),
+            lists_filters: OnceLock::new(),
+            header_page: OnceLock::new(),
             handlers: OnceLock::new(),
             frozen: false,
             warm: AtomicBool::new(false),
@@ -158,9 +169,30 @@ impl Facts {
         })
     }
 
+    /// The number of bytes of a system call's user memory that the kernel's own records have at most
+    /// (`syscall_user_buf_size`); `None` for a kernel that records none.
+    pub fn user_data(&self) -> Option<u32> {
+        let read = || self.tracefs.read("syscall_user_buf_size").ok().flatten()?.trim().parse().ok();
+        *self.user_data.get_or_init(read)
+    }
+
+    /// The kernel's text of `events/header_page`; empty if it has none.
+    pub fn header_page(&self) -> &str {
+        let read = || self.tracefs.read("events/header_page").ok().flatten().unwrap_or_default();
+        self.header_page.get_or_init(read)
+    }
+
+    /// Whether the kernel has files that list the filters and triggers of all events.
+    pub fn lists_filters(&self) -> bool {
+        let has =
+            || self.tracefs.open_file("show_event_filters", OFlags::PATH).is_ok_and(|file| file.is_some());
+        *self.lists_filters.get_or_init(has)
+    }
+
     /// Reads the slow facts that most mirrors need, so that no request waits for them.
     pub fn warm(&self) {
         let _ = (self.btf(), self.mark_writer(), self.preemption(), self.loose_end());
+        let _ = (self.user_data(), self.lists_filters(), self.header_page());
         let _ = self.syscall_number("sys_enter_getpid");
         let _ = self.kernel_text(0);
         if self.hashes_pointers {

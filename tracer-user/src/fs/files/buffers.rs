@@ -82,22 +82,35 @@ pub(super) const FREE_BUFFER: Entry =
 /// `events/header_page`: the layout of a page of a buffer.
 pub(super) const HEADER_PAGE: Entry = Entry::read(
     "header_page",
-    ReadKind::Once(|engine, at| {
-        let data = at.state(engine)?.page().data();
-        // The kernel's `char` is unsigned on all architectures since 6.2.
-        let signed = cfg!(target_arch = "x86_64") && engine.facts.version() < (6, 2);
-        let rows = [
-            ("u64 timestamp", 0, 8, 0),
-            ("local_t commit", 8, 8, 1),
-            ("int overwrite", 8, 1, 1),
-            ("char data", HEAD, data, i32::from(signed)),
-        ];
-        let line = |(field, offset, size, signed)| {
-            format!("\tfield: {field};\toffset:{offset};\tsize:{size};\tsigned:{signed};\n")
-        };
-        Ok(rows.map(line).concat().into_bytes())
-    }),
+    ReadKind::Once(|engine, at| Ok(header_page(engine.facts.header_page(), at.state(engine)?.page().data()))),
 );
+
+/// The layout of a page with this many bytes of data. Types and signs are those of the kernel's own text, which have
+/// changed twice.
+fn header_page(kernels: &str, data: usize) -> Vec<u8> {
+    let usual = [
+        ("u64 timestamp", 0, 8, 0),
+        ("local_t commit", 8, 8, 1),
+        ("int overwrite", 8, 1, 1),
+        ("char data", HEAD, data, 0),
+    ];
+    let line = |field: &str, offset: usize, size: usize, signed: &str| {
+        format!("\tfield: {field};\toffset:{offset};\tsize:{size};\tsigned:{signed};\n")
+    };
+    let row = |(field, offset, size, signed): (&str, usize, usize, i32)| {
+        let name = field.split(' ').next_back().unwrap_or_default();
+        let found = kernels.lines().find_map(|line| {
+            let (found, rest) = line.trim_start().strip_prefix("field: ")?.split_once(';')?;
+            let signed = rest.split_once("signed:")?.1.strip_suffix(';')?;
+            (found.split(' ').next_back() == Some(name)).then_some((found, signed))
+        });
+        match found {
+            Some((field, signed)) => line(field, offset, size, signed),
+            None => line(field, offset, size, &signed.to_string()),
+        }
+    };
+    usual.map(row).concat().into_bytes()
+}
 
 /// `events/header_event`: the layout of a record's header.
 pub(super) const HEADER_EVENT: Entry =
@@ -151,3 +164,26 @@ pub(super) const STATS: Entry = Entry::read(
     }),
 )
 .updates(Update::Records);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_layout_of_a_page_has_the_kernels_types() {
+        let text = |kernels: &str| String::from_utf8(header_page(kernels, 8176)).unwrap();
+        let usual = "\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;\n\
+            \tfield: local_t commit;\toffset:8;\tsize:8;\tsigned:1;\n\
+            \tfield: int overwrite;\toffset:8;\tsize:1;\tsigned:1;\n\
+            \tfield: char data;\toffset:16;\tsize:8176;\tsigned:0;\n";
+        assert_eq!(text(""), usual);
+        assert_eq!(text(&usual.replace("8176", "4080")), usual);
+        let signed = usual.replace("size:8176;\tsigned:0", "size:8176;\tsigned:1");
+        assert_eq!(text(&signed.replace("8176", "4080")), signed);
+        let new = usual.replace(
+            "int overwrite;\toffset:8;\tsize:1;\tsigned:1",
+            "char overwrite;\toffset:8;\tsize:1;\tsigned:0",
+        );
+        assert_eq!(text(&new), new);
+    }
+}
