@@ -70,7 +70,7 @@ impl CountLayout {
     }
 }
 
-/// The amounts that hits themselves add to the preempt count, by the kind of hook. Since 7.0 the kernel disables
+/// The amounts that hits themselves add to the preempt count, by the kind of hook. On 7.3 the kernel disables
 /// preemption for perf tracepoints only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bias {

@@ -371,6 +371,7 @@ impl State {
         // Number of arguments of each helper, and whether it writes to memory: address and size are the first two
         // arguments.
         let (arguments, writes) = match insn.imm {
+            1 => (2, false),
             8 | 14 | 35 => (0, false),
             16 => (2, true),
             112..=115 => (3, true),
@@ -394,7 +395,8 @@ impl State {
             }
         }
         self.registers[1..=5].fill(Value::Unset);
-        self.registers[0] = Value::Number(None);
+        let finds_memory = insn.imm == 1;
+        self.registers[0] = if finds_memory { Value::Loaded } else { Value::Number(None) };
         Ok(())
     }
 }

@@ -110,6 +110,8 @@ pub struct Machine {
     pub comm: [u8; 16],
     /// Address of the current `task_struct`.
     pub task: u64,
+    /// Address of the value that each look-up in a map finds.
+    pub map_value: u64,
     /// Numbers of the helpers called so far.
     pub calls: Vec<i32>,
     /// Number of bytes that may be loaded from a cast address; 0 without casts.
@@ -327,6 +329,10 @@ impl Machine {
         self.calls.push(insn.imm);
         let arg = |number: u8| frame.get(number);
         Ok(match insn.imm {
+            1 => {
+                self.load(arg(2)?, 4)?;
+                self.map_value
+            }
             8 => u64::from(self.cpu),
             16 => {
                 let (to, size) = (arg(1)?, arg(2)? as usize);

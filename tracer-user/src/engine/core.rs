@@ -111,6 +111,7 @@ impl Engine {
         state.threads.write_to(&mut session, task_pid)?;
         session.kernel().switches().pause(state.stops > 0);
         session.kernel().switches().set_tracing(state.on);
+        session.kernel().switches().set_user_data(state.user_data);
         self.attachments.insert(instance, session);
         Ok(())
     }
@@ -129,7 +130,8 @@ fn engine_of(
     attachments: Attachments,
     options: TraceOptions,
 ) -> Engine {
-    let top = Instance::new("", options, facts.cpus(), PageSize::LEAST);
+    let mut top = Instance::new("", options, facts.cpus(), PageSize::LEAST);
+    top.user_data = facts.user_data().unwrap_or_default();
     Engine {
         facts,
         registry,

@@ -11,7 +11,7 @@
 //! ([`Provoke`]). The engine uses the plan only if the records agree.
 
 use super::raw_table::{self, Entry, From, Param};
-use super::source::{CompatArgs, FieldSource, Source, SwitchState, SyscallArgs};
+use super::source::{CompatArgs, FieldSource, Source, SwitchState, SyscallArgs, UserData};
 use crate::event::{Field, Format};
 use crate::kernel::btf::{Kind, Prototype, TypeInfo};
 use crate::kernel::syscalls::{Compat, Registers};
@@ -133,15 +133,29 @@ fn plan_syscall(format: &Format, btf: &Btf, number: Option<u32>) -> Result<RawPl
     let mut fields = vec![FieldSource { offset: 8, size: 4, source: Source::Const(u64::from(number)) }];
     let whole = |field: &Field| field.size == 8 && !field.is_data_loc() && !field.is_rel_loc();
     if entering {
-        if rest.len() > registers.args.len() {
+        let (args, data) = rest.split_at(rest.iter().take_while(|field| whole(field)).count());
+        if args.len() > registers.args.len() {
             return Err(unfit("more than six arguments"));
         }
-        for (index, (field, register)) in rest.iter().zip(registers.args).enumerate() {
-            if field.offset != 16 + 8 * index || !whole(field) {
+        for (index, (field, register)) in args.iter().zip(registers.args).enumerate() {
+            if field.offset != 16 + 8 * index {
                 return Err(unfit("a field is not one of the call's arguments"));
             }
             let source = Source::Memory { arg: 0, path: vec![register] };
             fields.push(FieldSource { offset: field.offset as u16, size: 8, source });
+        }
+        for (index, field) in data.iter().enumerate() {
+            let register = |number: usize| registers.args.get(number).copied();
+            let found = pointer_of(field, args).and_then(|pointer| {
+                let length = length_of(&format.name, pointer).and_then(register);
+                Some(UserData { regs: 0, pointer: register(pointer)?, length })
+            });
+            let is_next = field.offset == 16 + 8 * args.len() + 4 * index;
+            let (Some(found), true, true) = (found, is_next, field.is_data_loc()) else {
+                return Err(unfit("a field is not the data at one of the call's arguments"));
+            };
+            let source = Source::UserData(found);
+            fields.push(FieldSource { offset: field.offset as u16, size: 4, source });
         }
     } else {
         let [ret] = rest else { return Err(unfit("there is more than a return value")) };
@@ -157,6 +171,25 @@ fn plan_syscall(format: &Format, btf: &Btf, number: Option<u32>) -> Result<RawPl
         stand_in: ("raw_syscalls".to_owned(), tracepoint.to_owned()),
         provoke: Provoke::Getppid,
     })
+}
+
+/// Number of the argument that points to the data of a field: that of `__NAME_val` is `NAME`.
+fn pointer_of(field: &Field, args: &[Field]) -> Option<usize> {
+    let name = field.name.strip_prefix("__")?.strip_suffix("_val")?;
+    args.iter().position(|arg| arg.name == name)
+}
+
+/// Number of the argument with the length of the data at argument `pointer`, for the system calls whose data are not a
+/// text that ends with its first NUL (`check_faultable_syscall()`, kernel/trace/trace_syscalls.c). The format does not
+/// tell it. Of `kexec_file_load` the kernel takes the argument after the command line's address for its address.
+fn length_of(event: &str, pointer: usize) -> Option<usize> {
+    let (known, length) = match event.strip_prefix("sys_enter_")? {
+        "write" | "pwrite64" | "mq_timedsend" => (1, 2),
+        "sethostname" | "setdomainname" => (0, 1),
+        "kexec_file_load" => (4, 3),
+        _ => return None,
+    };
+    (known == pointer).then_some(length)
 }
 
 /// Turns the plan of one system call's event into a plan for all calls of its shape: the program reads the number at
@@ -408,8 +441,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_syscall_event_is_its_number_and_registers() {
+    /// Types of a kernel with the registers of system calls.
+    fn kernel_with_calls(test: &str) -> Btf {
         let mut build = Build::new();
         let long = build.int("long int", 8, true);
         let status = build.int("unsigned int", 4, false);
@@ -420,7 +453,12 @@ mod tests {
         let info = build.aggregate("thread_info", 8, &[("status", status, 32)]);
         build.aggregate("task_struct", 16, &[("thread_info", info, 0)]);
         build.tracepoint("sys_enter", &[("regs", regs), ("id", long)]);
-        let btf = build.read("syscall");
+        build.read(test)
+    }
+
+    #[test]
+    fn a_syscall_event_is_its_number_and_registers() {
+        let btf = kernel_with_calls("syscall");
         let text = "name: sys_enter_close\nID: 9\nformat:\n\
             \tfield:int __syscall_nr;\toffset:8;\tsize:4;\tsigned:1;\n\
             \tfield:unsigned int fd;\toffset:16;\tsize:8;\tsigned:0;\n";
@@ -441,5 +479,42 @@ mod tests {
             plan(&format, &btf, None).unwrap_err().to_string(),
             "syscalls:sys_enter_close: the call's number is not known"
         );
+    }
+
+    #[test]
+    fn data_in_user_memory_are_found_by_their_names() {
+        let btf = kernel_with_calls("user_data");
+        // di, si and dx are at these places of the registers above.
+        let (first, second, third) = (56, 48, 40);
+        let plan = |name: &str, args: &[&str], data: &[&str]| {
+            let mut text = format!(
+                "name: sys_enter_{name}\nID: 9\nformat:\n\tfield:int __syscall_nr;\toffset:8;\tsize:4;\tsigned:1;\n"
+            );
+            let words = args.iter().map(|arg| ("long", *arg, 8));
+            let mut offset = 16;
+            for (ty, field, size) in words.chain(data.iter().map(|data| ("__data_loc char[]", *data, 4))) {
+                text += &format!("\tfield:{ty} {field};\toffset:{offset};\tsize:{size};\tsigned:0;\n");
+                offset += size;
+            }
+            let planned = super::plan(&Format::parse("syscalls", &text).unwrap(), &btf, Some(3));
+            let of = |field: &FieldSource| match field.source {
+                Source::UserData(data) => Some((field.offset, data.pointer, data.length)),
+                _ => None,
+            };
+            planned
+                .map(|plan| plan.fields.iter().filter_map(of).collect::<Vec<_>>())
+                .map_err(|error| error.to_string())
+        };
+        let rename = plan("rename", &["oldname", "newname"], &["__oldname_val", "__newname_val"]);
+        assert_eq!(rename, Ok(vec![(32, first, None), (36, second, None)]));
+        assert_eq!(
+            plan("write", &["fd", "buf", "count"], &["__buf_val"]),
+            Ok(vec![(40, second, Some(third))])
+        );
+        let hostname = plan("sethostname", &["name", "len"], &["__name_val"]);
+        assert_eq!(hostname, Ok(vec![(32, first, Some(second))]));
+        let odd = "syscalls:sys_enter_chdir: a field is not the data at one of the call's arguments";
+        assert_eq!(plan("chdir", &["path"], &["__other_val"]), Err(odd.to_owned()));
+        assert_eq!(plan("chdir", &["path"], &["path_val"]), Err(odd.to_owned()));
     }
 }

@@ -106,9 +106,33 @@ pub enum Source {
     /// The six arguments of a system call, eight bytes each, in the `struct pt_regs` that argument `regs` points to
     /// (`args` of `raw_syscalls:sys_enter`).
     SyscallArgs(SyscallArgs),
+    /// User memory that an argument of a system call points to. The field is the `__data_loc` word of the data, which
+    /// follow the record's fields.
+    UserData(UserData),
     /// `prev_state` of `sched_switch`, which the kernel computes from the task's state and exit state and the preempt
     /// argument (`__trace_sched_switch_state()`, `include/trace/events/sched.h`).
     SwitchState(SwitchState),
+}
+
+/// Inputs of [`Source::UserData`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UserData {
+    /// Number of the argument that points to the registers.
+    pub regs: u8,
+    /// Byte offset in `struct pt_regs` of the system call's argument that points to the data.
+    pub pointer: u32,
+    /// Byte offset in `struct pt_regs` of the argument with the number of bytes; `None` for a text that ends with its
+    /// first NUL.
+    pub length: Option<u32>,
+}
+
+impl UserData {
+    /// Number of bytes that are recorded at most, whatever an instance's `syscall_user_buf_size` is
+    /// (`SYSCALL_FAULT_USER_MAX`, kernel/trace/trace.h).
+    pub const MAX: u16 = 165;
+    /// Number of bytes that are read from user memory at most: those and an omission mark (`SYSCALL_FAULT_ARG_SZ` less
+    /// one, kernel/trace/trace_syscalls.c).
+    pub const READ: u16 = Self::MAX + 4;
 }
 
 /// Inputs of [`Source::SwitchState`].

@@ -5,6 +5,7 @@
 //! line and a mounted mirror show the same.
 
 mod env;
+mod event_text;
 mod fields;
 pub mod fmt;
 pub mod hist;
@@ -14,7 +15,6 @@ pub mod line;
 mod line_writer;
 mod printer;
 mod printf;
-mod probe;
 mod record;
 mod running;
 pub mod stack;
@@ -23,9 +23,9 @@ mod text_buffer;
 mod value;
 
 pub use env::{KernelFacts, Member, Pointers, RenderEnv, Symbol};
+pub use event_text::probe::{ProbeHead, ProbeValue};
 pub use line_writer::LineWriter;
 pub use printer::Printer;
-pub use probe::{ProbeHead, ProbeValue};
 pub use record::{EventCounts, EventHook, RecordSink, RecordStart, RecordView, RecordedEvent, Summary};
 pub use running::{KernelTexts, hz, jiffies};
 pub use synthetic::{SynthKind, SynthValue};

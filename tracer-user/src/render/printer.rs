@@ -5,9 +5,10 @@
 //! [`Printer::reason`] returns the reason.
 
 use super::env::{KernelFacts, RenderEnv};
+use super::event_text::probe::{ProbeHead, ProbeText, ProbeValue};
+use super::event_text::syscall::CallText;
 use super::fields;
 use super::fmt::{self, Builder, Flat, Program};
-use super::probe::{ProbeHead, ProbeText, ProbeValue};
 use super::synthetic::{self, SynthValue};
 use super::text_buffer::TextBuffer;
 use super::value::{self, FieldValue};
@@ -33,6 +34,7 @@ enum Body {
         typed: Option<Flat>,
     },
     Probe(ProbeText),
+    Call(Box<CallText>),
     Synthetic(Vec<SynthValue>),
     Fields,
 }
@@ -114,6 +116,11 @@ impl Printer {
                 }
             }
             Body::Probe(probe) => probe.write(record, env, out),
+            Body::Call(call) => {
+                let mut buffer = TextBuffer::after(std::mem::take(out));
+                call.write(record, false, &mut buffer);
+                *out = buffer.into_text();
+            }
             Body::Synthetic(values) => synthetic::write(values, record, env, false, out),
             Body::Fields => {
                 self.fields(record, env, out);
@@ -153,6 +160,7 @@ impl Printer {
                 out.bytes(&self.head);
                 out.with(|out| probe.write(record, env, out));
             }
+            Body::Call(call) => call.write(record, verbose, out),
             Body::Synthetic(values) => {
                 out.bytes(&self.head);
                 out.with(|out| synthetic::write(values, record, env, verbose, out));
@@ -189,6 +197,9 @@ fn head(format: &Format) -> Vec<u8> {
 fn syscall(format: &Format, version: (u32, u32)) -> Option<Body> {
     if format.system != "syscalls" {
         return None;
+    }
+    if let Some(call) = CallText::of(format) {
+        return Some(Body::Call(Box::new(call)));
     }
     let (_, arguments) = format.fields.split_first()?;
     // A system call's text has no pieces for the evaluator.

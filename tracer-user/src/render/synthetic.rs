@@ -2,10 +2,10 @@
 //! (`print_synth_event()`, kernel/trace/trace_events_synth.c).
 
 use super::env::RenderEnv;
+use super::event_text::probe;
 use super::printer::Printer;
 use super::printf::number::{decimal, hex, prefixed_hex};
 use super::printf::pointer::{take, until_nul};
-use super::probe;
 
 /// One field.
 #[derive(Clone, Debug)]

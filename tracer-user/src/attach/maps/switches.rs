@@ -70,6 +70,11 @@ impl Switches {
         let _ = self.words.store(offset_of!(Words, lists), u32::from(active));
     }
 
+    /// Sets how many bytes of a system call's user memory a record has at most.
+    pub fn set_user_data(&self, bytes: u32) {
+        let _ = self.words.store(offset_of!(Words, user_data), bytes);
+    }
+
     /// Whether a trigger or [`Switches::set_soft`] disabled the event at this slot.
     pub fn soft(&self, slot: Slot) -> bool {
         self.words.load_word(soft_offset(slot)).is_some_and(|word| word != 0)

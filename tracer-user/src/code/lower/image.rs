@@ -5,15 +5,18 @@
 
 use tracer_abi::{COMMON_SIZE, RECORD_AREA};
 
-use super::{emitter::Emitter, output::LowerError, probe::fetch_all};
+use super::{emitter::Emitter, facts::Fact, output::LowerError, probe::fetch_all, record::gather_wanted};
 use crate::{
     code::asm::{Alu, Reg, Width},
     plan::{
         filter::{CpusSubject, Filter, Test, Text},
         probe::{ArgPlan, ProbePlan},
+        source::{FieldSource, ProgramContext, Source},
     },
 };
 
+/// Where the record's place is, from the scratch memory of filters and triggers.
+pub(super) const RECORD_AT: i32 = -(RECORD_AREA as i32);
 /// Length in bytes of the longest record that is placed on the stack for a filter.
 pub(super) const IMAGE_MAX: usize = 128;
 
@@ -23,6 +26,36 @@ pub(super) fn image(emit: &mut Emitter, plan: &ProbePlan, filter: &Filter) -> Re
     let read = ReadBytes::by(filter);
     let short = is_short(plan, &read).then_some(plan.fixed);
     build(emit, &read, short, |emit| fetch_all(emit, plan, false, |start, end| read.has(start, end)))
+}
+
+/// Builds the part of a system call's record that a filter reads, with all data in user memory, and makes it the
+/// context. The record is `at` bytes from R7.
+pub(super) fn of_call(
+    emit: &mut Emitter,
+    context: &ProgramContext,
+    fields: &[FieldSource],
+    filter: &Filter,
+    at: i32,
+) -> Result<(), LowerError> {
+    let read = ReadBytes::by(filter);
+    emit.uses.flags |= read.has(2, 4);
+    emit.note("the fields and data that the filter reads");
+    let size = fields.iter().map(|field| usize::from(field.offset + field.size)).max().unwrap_or(COMMON_SIZE);
+    in_scratch(emit, at, |emit| {
+        // All data, because a text that could not be read begins where the next one does.
+        let wanted =
+            |field: &FieldSource| matches!(field.source, Source::UserData(_)) || read.has_field(field);
+        let longest = gather_wanted(emit, context, fields, size, Reg::R7, wanted)?;
+        // The last one ends with a NUL too.
+        emit.limit(Reg::R8, longest);
+        emit.mov(Reg::R1, Reg::R7);
+        emit.alu(Alu::Add, Reg::R1, Reg::R8);
+        emit.store(Width::B, Reg::R1, 0, 0);
+        Ok(())
+    })?;
+    // The groups of memory that were read are not those of the filter.
+    emit.facts.retain(|fact| !matches!(fact, Fact::Group(_)));
+    Ok(())
 }
 
 /// Makes the common word and the values that `fill` stores at R7 the context. They are in the record's place, or on the
@@ -36,15 +69,7 @@ pub(super) fn build(
     emit.uses.flags |= read.has(2, 4);
     emit.note("the fields that the filter reads");
     let Some(size) = short else {
-        let into = RECORD_AREA as i32;
-        emit.use_scratch();
-        emit.alu(Alu::Add, Reg::R7, -into);
-        // The common word is stored there, because fetching overwrites R8.
-        emit.store(Width::D, Reg::R7, 0, Reg::R8);
-        fill(emit)?;
-        emit.mov(Reg::R6, Reg::R7);
-        emit.alu(Alu::Add, Reg::R7, into);
-        return Ok(());
+        return in_scratch(emit, RECORD_AT, fill);
     };
     let image = emit.alloc(size);
     let memory = emit.uses.scratch.then(|| emit.save(Reg::R7));
@@ -55,6 +80,22 @@ pub(super) fn build(
     if let Some(memory) = memory {
         emit.load(Width::D, Reg::R7, Reg::R10, memory);
     }
+    Ok(())
+}
+
+/// Makes the common word and the values that `fill` stores at R7 the context. They are `at` bytes from R7.
+fn in_scratch(
+    emit: &mut Emitter,
+    at: i32,
+    fill: impl FnOnce(&mut Emitter) -> Result<(), LowerError>,
+) -> Result<(), LowerError> {
+    emit.use_scratch();
+    emit.alu(Alu::Add, Reg::R7, at);
+    // The common word is stored there, because fetching overwrites R8.
+    emit.store(Width::D, Reg::R7, 0, Reg::R8);
+    fill(emit)?;
+    emit.mov(Reg::R6, Reg::R7);
+    emit.alu(Alu::Add, Reg::R7, -at);
     Ok(())
 }
 
@@ -90,6 +131,11 @@ impl ReadBytes {
 
     pub(super) fn has(&self, start: usize, end: usize) -> bool {
         self.0.as_ref().is_none_or(|places| places.iter().any(|(from, to)| *from < end && start < *to))
+    }
+
+    /// Whether the filter reads bytes of a field.
+    pub(super) fn has_field(&self, field: &FieldSource) -> bool {
+        self.has(usize::from(field.offset), usize::from(field.offset + field.size))
     }
 
     /// The range from the first to the last of these bytes after the common fields, if there are any.

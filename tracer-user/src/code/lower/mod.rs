@@ -16,6 +16,7 @@ mod probe;
 mod record;
 pub mod relay;
 mod trigger;
+mod user_data;
 mod user_record;
 mod values;
 

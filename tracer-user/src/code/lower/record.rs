@@ -6,7 +6,7 @@ use super::{
     emitter::{Emitter, Uses},
     output::{Code, LowerError, Needs},
     probe::fetch_record,
-    user_record,
+    user_data, user_record,
     values::Values,
 };
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
     event::{Field, Format},
     plan::{
         probe::ProbePlan,
-        source::{FieldSource, ProgramContext, Source},
+        source::{FieldSource, ProgramContext, Source, UserData},
     },
 };
 
@@ -61,13 +61,7 @@ fn packed(
     emit.mov(Reg::R7, Reg::R2);
     let length = fill(&mut emit)?;
     if let Some(length) = length {
-        emit.mov(Reg::R1, Reg::R7);
-        emit.alu(Alu::Add, Reg::R1, length);
-        for byte in 0..ALIGNMENT as i16 - 1 {
-            emit.store(Width::B, Reg::R1, byte, 0);
-        }
-        emit.address(Reg::R0, length, ALIGNMENT as i32 - 1);
-        emit.alu(Alu::And, Reg::R0, -(ALIGNMENT as i32));
+        pad(&mut emit, length);
     } else {
         for byte in fixed..size {
             emit.store(Width::B, Reg::R7, byte as i16, 0);
@@ -77,6 +71,17 @@ fn packed(
     emit.exit();
     let functions = vec![emit.finish(tracer_abi::RECORD)];
     Ok(Code { functions, needs: Needs::default(), size: length.is_none().then_some(size) })
+}
+
+/// Zeroes the record at R7, which has `length` bytes, up to the alignment. R0 = its length then.
+fn pad(emit: &mut Emitter, length: Reg) {
+    emit.mov(Reg::R1, Reg::R7);
+    emit.alu(Alu::Add, Reg::R1, length);
+    for byte in 0..ALIGNMENT as i16 - 1 {
+        emit.store(Width::B, Reg::R1, byte, 0);
+    }
+    emit.address(Reg::R0, length, ALIGNMENT as i32 - 1);
+    emit.alu(Alu::And, Reg::R0, -(ALIGNMENT as i32));
 }
 
 fn lower_record(format: &Format, context: &ProgramContext, uses: Uses) -> Result<(Code, Uses), LowerError> {
@@ -91,13 +96,25 @@ fn lower_record(format: &Format, context: &ProgramContext, uses: Uses) -> Result
         emit.mov(Reg::R7, Reg::R2);
     }
     let varies = format.is_variable() || (*context == ProgramContext::Inject && format.is_open());
+    let fixed = format.fixed_size();
     match context {
-        ProgramContext::RawTracepoint(_) if varies => return Err(LowerError::NoData),
+        ProgramContext::RawTracepoint(fields) if varies => {
+            let data = format.fields.iter().filter(|field| field.is_data_loc() || field.is_rel_loc());
+            let has_source = |field: &Field| {
+                with_user_data(fields).any(|(source, _)| usize::from(source.offset) == field.offset)
+            };
+            if !data.clone().all(has_source) {
+                return Err(LowerError::NoData);
+            }
+            // In the kernel the data begin where the fields end, without the padding of the struct.
+            gather(&mut emit, context, fields, fixed, payload)?;
+            pad(&mut emit, Reg::R8);
+        }
         ProgramContext::RawTracepoint(fields) => gather(&mut emit, context, fields, size, payload)?,
         // The record's writer gives its length.
         ProgramContext::Inject if varies => copy_written(&mut emit, size, payload),
         _ if varies => copy_variable(&mut emit, format, payload),
-        _ => copy_fixed(&mut emit, format.fixed_size(), size, payload),
+        _ => copy_fixed(&mut emit, fixed, size, payload),
     }
     let size = (!varies).then_some(size);
     if let Some(size) = size {
@@ -193,7 +210,8 @@ fn copy_whole(emit: &mut Emitter, more: usize, payload: Reg) {
     emit.mov(Reg::R0, Reg::R9);
 }
 
-/// Builds a record of fixed length from the arguments of a raw tracepoint.
+/// Builds a record from the arguments of a raw tracepoint. Its fields end at `size`. If data follow them, R8 is the
+/// record's length then.
 fn gather(
     emit: &mut Emitter,
     context: &ProgramContext,
@@ -201,7 +219,19 @@ fn gather(
     size: usize,
     payload: Reg,
 ) -> Result<(), LowerError> {
-    let mut fields: Vec<_> = fields.iter().collect();
+    gather_wanted(emit, context, fields, size, payload, |_| true).map(drop)
+}
+
+/// Builds the part of a record that has the `wanted` fields. Returns the length in bytes of the longest record.
+pub(super) fn gather_wanted(
+    emit: &mut Emitter,
+    context: &ProgramContext,
+    fields: &[FieldSource],
+    size: usize,
+    payload: Reg,
+    wanted: impl Fn(&FieldSource) -> bool,
+) -> Result<usize, LowerError> {
+    let mut fields: Vec<_> = fields.iter().filter(|field| wanted(field)).collect();
     fields.sort_by_key(|field| field.offset);
     let runs = runs(&fields);
     // Fields that are read directly into the payload need no stack.
@@ -228,7 +258,26 @@ fn gather(
         }
     }
     zero(emit, payload, written, size);
-    Ok(())
+    let mut length = size;
+    for (number, (field, data)) in with_user_data(fields.iter().copied()).enumerate() {
+        if number == 0 {
+            emit.mov(Reg::R8, size as i32);
+        }
+        emit.note(format!("data of bytes {} to {}", field.offset, end_of(field)));
+        user_data::append(emit, &mut values, field, data, length);
+        length += user_data::most(data);
+    }
+    Ok(length)
+}
+
+/// The fields whose data are in user memory.
+pub(super) fn with_user_data<'f>(
+    fields: impl IntoIterator<Item = &'f FieldSource>,
+) -> impl Iterator<Item = (&'f FieldSource, &'f UserData)> {
+    fields.into_iter().filter_map(|field| match &field.source {
+        Source::UserData(data) => Some((field, data)),
+        _ => None,
+    })
 }
 
 fn gather_field(
@@ -255,6 +304,8 @@ fn gather_field(
             let width = Width::of(size).ok_or(LowerError::NumberSize(size))?;
             emit.store(width, payload, offset as i16, *value as i32);
         }
+        // Stored with the data, after all fields.
+        Source::UserData(_) => {}
         source => {
             let width = Width::of(size).ok_or(LowerError::NumberSize(size))?;
             values.sourced(emit, source, 0, width);
@@ -342,6 +393,7 @@ fn neighbours(a: &FieldSource, b: &FieldSource) -> bool {
         Source::Extended { arg, path, width, .. } => {
             path.split_last().map(|(last, way)| (*arg, way.to_vec(), *last, *last + u32::from(*width)))
         }
+        Source::UserData(data) => Some((data.regs, Vec::new(), data.pointer, data.pointer + 8)),
         Source::Arg(_) | Source::Const(_) | Source::SyscallArgs(_) | Source::Computed(_) => None,
     };
     let (Some(a), Some(b)) = (location(a), location(b)) else { return false };

@@ -27,6 +27,7 @@ mod expression;
 mod probe;
 mod raw;
 mod trigger;
+mod user_data;
 
 /// Bytes of the record's fixed part in these tests.
 const FIXED: usize = 100;

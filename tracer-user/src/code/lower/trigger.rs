@@ -54,7 +54,7 @@ fn lower(
     let filtered = !filters.is_empty();
     // The union of the fields that the filters read; each filter is lowered separately.
     let all = Filter::Or(filters);
-    let built = Built::of(context, filtered, !triggers.is_empty());
+    let built = Built::of(context, filtered.then_some(&all), !triggers.is_empty());
     if built.is_some() {
         (uses.calls, uses.common) = (true, true);
     }

@@ -115,6 +115,13 @@ impl InstanceChange<'_> {
                 self.state()?.percent = *percent;
                 Ok(())
             }
+            InstanceCommand::UserData(bytes) => {
+                self.state()?.user_data = *bytes;
+                if let Some(session) = self.engine.attachments.session(self.instance) {
+                    session.kernel().switches().set_user_data(*bytes);
+                }
+                Ok(())
+            }
         }
     }
 

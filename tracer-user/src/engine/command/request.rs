@@ -176,6 +176,8 @@ pub enum InstanceCommand<'a> {
     ClearHistograms(EventId),
     /// Sets the percentage of a buffer that must be full before a reader of its pages is woken.
     WakePercent(u32),
+    /// Sets the number of bytes of a system call's user memory that its record has at most.
+    UserData(u32),
 }
 
 /// A record from user space. That of a user event can be made within the steps of a long change.

@@ -83,6 +83,8 @@ pub struct Instance {
     pub(crate) marks: Arc<Marks>,
     /// Percentage of a buffer that must be full before a reader of its pages is woken.
     pub percent: u32,
+    /// Number of bytes of a system call's user memory that its record has at most.
+    pub(crate) user_data: u32,
     /// The last value written to `tracing_on`; triggers change the kernel's side ([`super::status::Status::is_on`]).
     pub(crate) on: bool,
     /// Number of readers that stop recording while they read.
@@ -121,6 +123,7 @@ impl Instance {
             cpus: vec![true; cpus as usize],
             marks: Arc::default(),
             percent: 50,
+            user_data: 0,
             on: true,
             stops: 0,
             users: 0,

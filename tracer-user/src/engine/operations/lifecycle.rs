@@ -21,8 +21,11 @@ use crate::{
 /// instances.
 pub(crate) fn make(facts: &Facts, instances: &mut Instances, name: &str) -> Result<InstanceId, CommandError> {
     instances.check_new(name)?;
-    let options = instances.state(InstanceId::TOP)?.options.inherited(facts.version());
-    Ok(instances.add(Instance::new(name, options, facts.cpus(), PageSize::LEAST)))
+    let top = instances.state(InstanceId::TOP)?;
+    let (options, user_data) = (top.options.inherited(facts.version()), top.user_data);
+    let mut new = Instance::new(name, options, facts.cpus(), PageSize::LEAST);
+    new.user_data = user_data;
+    Ok(instances.add(new))
 }
 
 /// Removes an instance and everything that it has in the kernel.

@@ -18,6 +18,7 @@ use crate::{
         tasks::CAPACITY_MAX,
     },
     lang::define::LINE_MAX,
+    plan::source::UserData,
 };
 
 /// Maximum size of a state file in bytes.
@@ -115,6 +116,8 @@ impl SavedInstance {
         own.is("the number of CPUs", self.cpus.len() <= CPUS_MAX && self.sizes.len() <= CPUS_MAX)?;
         own.is("the buffers' percent", self.percent <= 100)?;
         own.is("the size of a page", self.page == 0 || PageSize::exactly(self.page).is_some())?;
+        let is_user_data = |bytes: u32| bytes <= u32::from(UserData::MAX);
+        own.is("the size of user data", self.user_data.is_none_or(is_user_data))?;
         own.is("the size of a buffer", self.sizes.iter().all(|size| (1..=BUFFER_MAX).contains(size)))?;
         for pids in [&self.traced, &self.untraced] {
             let fits = pids.len() <= PIDS_MAX && pids.iter().all(|pid| *pid < PID_LIMIT);
@@ -181,7 +184,8 @@ mod tests {
         let one = |name: &str| {
             json!({
                 "name": name, "options": ["noraw", "overwrite"], "clock": "mono", "on": true, "cpus": [true, false],
-                "percent": 50, "page": 8192, "sizes": [1_441_792, 8192], "traced": [1, 2], "untraced": [77],
+                "percent": 50, "user_data": 63, "page": 8192,
+                "sizes": [1_441_792, 8192], "traced": [1, 2], "untraced": [77],
                 "filters": [["sched", "sched_switch", "prev_pid == 1"]], "events": [["sched", "sched_switch"]],
                 "triggers": [["sched", "sched_wakeup", ["traceoff:7 if pid == 1"]]], "awaited": ["nfs:*:mod:nfs"],
             })
@@ -221,6 +225,7 @@ mod tests {
             ("/instances/1/clock", json!("sundial"), "the clock of below"),
             ("/instances/1/cpus", json!(vec![true; CPUS_MAX + 1]), "the number of CPUs of below"),
             ("/instances/1/percent", json!(101), "the buffers' percent of below"),
+            ("/instances/1/user_data", json!(166), "the size of user data of below"),
             ("/instances/1/page", json!(16), "the size of a page of below"),
             ("/instances/1/page", json!(12288), "the size of a page of below"),
             ("/instances/1/sizes/0", json!(0), "the size of a buffer of below"),

@@ -90,6 +90,8 @@ pub struct SavedInstance {
     pub cpus: Vec<bool>,
     /// `buffer_percent`
     pub percent: u32,
+    /// `syscall_user_buf_size`; `None` for a kernel that has no such file.
+    pub user_data: Option<u32>,
     /// Size of a page of the buffers in bytes.
     pub page: usize,
     /// Size of each CPU's buffer in bytes; empty before the buffers were used.
@@ -145,6 +147,7 @@ impl SavedInstance {
             on: status.is_on(),
             cpus: state.cpus.clone(),
             percent: state.percent,
+            user_data: engine.facts.user_data().map(|_| state.user_data),
             page: state.page().bytes(),
             sizes: buffers.into_iter().flatten().map(|(_, buffer)| buffer.size()).collect(),
             traced: state.pids(List::Traced).collect(),
@@ -280,6 +283,9 @@ fn restore_one(
     if saved.page > 0 {
         let command = PageSize::exactly(saved.page).map(InstanceCommand::PageSize);
         set(engine, "buffer_subbuf_size_kb".to_owned(), command.ok_or(ErrorKind::Invalid));
+    }
+    if let Some(bytes) = saved.user_data.filter(|_| engine.facts.user_data().is_some()) {
+        set(engine, "syscall_user_buf_size".to_owned(), Ok(InstanceCommand::UserData(bytes)));
     }
     for (cpu, bytes) in (0..).zip(&saved.sizes) {
         let command = InstanceCommand::BufferSize { cpu: Some(cpu), bytes: *bytes };

@@ -6,6 +6,7 @@ use rustix::io::Errno;
 use crate::{
     engine::{
         Client, Command, Engine, Reply, Request,
+        facts::Facts,
         instances::{Instance, Status},
         records::Mark,
     },
@@ -175,6 +176,8 @@ pub(crate) struct Entry {
     pub(crate) mode: u16,
     /// Whether only the top instance has it.
     pub(crate) top: bool,
+    /// Whether the running kernel has a file of this name; `None` for a file that the mirror always has.
+    pub(crate) in_kernel: Option<fn(&Facts) -> bool>,
     pub(crate) read_kind: ReadKind,
     /// What is updated before its text is made.
     pub(crate) updates: Option<Update>,
@@ -191,7 +194,8 @@ impl Entry {
     /// A file that can only be read (`TRACE_MODE_READ`).
     pub(crate) const fn read(name: &'static str, read_kind: ReadKind) -> Self {
         let (updates, write, names, truncates, closes, marks) = (None, None, None, None, None, None);
-        Self { name, mode: 0o440, top: false, read_kind, updates, write, names, truncates, closes, marks }
+        let (mode, top, in_kernel) = (0o440, false, None);
+        Self { name, mode, top, in_kernel, read_kind, updates, write, names, truncates, closes, marks }
     }
 
     /// A file that can also be written (`TRACE_MODE_WRITE`).
@@ -207,6 +211,16 @@ impl Entry {
     /// Restricts the file to the top instance.
     pub(crate) const fn top(self) -> Self {
         Self { top: true, ..self }
+    }
+
+    /// Omits the file if the running kernel has none of this name.
+    pub(crate) const fn in_kernel(self, has: fn(&Facts) -> bool) -> Self {
+        Self { in_kernel: Some(has), ..self }
+    }
+
+    /// Whether an instance has the file.
+    pub(crate) fn is_in(&self, instance: InstanceId, engine: &Engine) -> bool {
+        (!self.top || instance == InstanceId::TOP) && self.in_kernel.is_none_or(|has| has(&engine.facts))
     }
 
     pub(crate) const fn mode(self, mode: u16) -> Self {

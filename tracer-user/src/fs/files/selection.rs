@@ -4,9 +4,14 @@
 use rustix::io::Errno;
 
 use super::entry::{At, ClientEngine, Entry, ReadKind, Result, Update, lines};
-use crate::engine::{
-    Engine, InstanceCommand, List,
-    instances::{Selector, words},
+use crate::{
+    engine::{
+        Engine, InstanceCommand, List,
+        facts::Facts,
+        histograms::HistScope,
+        instances::{Selector, words},
+    },
+    event::EventId,
 };
 
 /// `available_events`: all events that can be enabled.
@@ -42,6 +47,44 @@ pub(super) const SET_EVENT: Entry = Entry::write(
     },
 )
 .truncates(|_| Ok(InstanceCommand::DisableAll.into()));
+
+/// `show_event_filters`: the filters of all events that have one.
+pub(super) const SHOW_EVENT_FILTERS: Entry = Entry::read(
+    "show_event_filters",
+    ReadKind::Seq(|engine, at| {
+        let state = at.state(engine)?;
+        let line = |event: EventId| {
+            let filtering = state.filters.get(&event)?;
+            Some([event_column(engine, event).as_slice(), &filtering.shown].concat())
+        };
+        Ok(engine.registry.events().ordinary().filter_map(line).flatten().collect())
+    }),
+)
+.in_kernel(Facts::lists_filters);
+
+/// `show_event_triggers`: the triggers of all events that have some.
+pub(super) const SHOW_EVENT_TRIGGERS: Entry = Entry::read(
+    "show_event_triggers",
+    ReadKind::Seq(|engine, at| {
+        let mut text = Vec::new();
+        for event in engine.registry.events().ordinary() {
+            let triggers = HistScope::of(engine, at.instance).trigger_text(event)?;
+            let lines =
+                triggers.split_inclusive(|byte| *byte == b'\n').filter(|line| !line.starts_with(b"#"));
+            text.extend(lines.flat_map(|line| [event_column(engine, event).as_slice(), line].concat()));
+        }
+        Ok(text)
+    }),
+)
+.in_kernel(Facts::lists_filters);
+
+/// An event's name, with blanks up to the next column (`get_call_len()`, kernel/trace/trace_events.c).
+fn event_column(engine: &Engine, event: EventId) -> Vec<u8> {
+    const COLUMN: usize = 32;
+    let name = engine.registry.events().full_name(event);
+    let blanks = COLUMN.saturating_sub(name.len()).max(1);
+    (name + &" ".repeat(blanks)).into_bytes()
+}
 
 /// `set_event_pid`: only these threads are recorded.
 pub(super) const SET_EVENT_PID: Entry = Entry::write(

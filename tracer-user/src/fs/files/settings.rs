@@ -2,11 +2,12 @@
 
 use rustix::io::Errno;
 
-use super::entry::{Entry, ReadKind};
+use super::entry::{Entry, ReadKind, lines};
 use crate::{
     buffer::clock::Clock,
     engine::{InstanceCommand, instances::words},
     lang::ctype,
+    plan::source::UserData,
 };
 
 /// `tracing_on`: whether records are taken. Any number except 0 means yes.
@@ -18,6 +19,18 @@ pub(super) const TRACING_ON: Entry = Entry::write(
         engine.take(data, InstanceCommand::Tracing(on))
     },
 );
+
+/// `syscall_user_buf_size`: how many bytes of user memory the record of a system call has at most. A larger number
+/// means the largest.
+pub(super) const SYSCALL_USER_BUF_SIZE: Entry = Entry::write(
+    "syscall_user_buf_size",
+    ReadKind::Text(|engine, at| Ok(lines([at.state(engine)?.user_data]))),
+    |engine, data| {
+        let bytes = words::number(data)?.min(u64::from(UserData::MAX));
+        engine.take(data, InstanceCommand::UserData(bytes as u32))
+    },
+)
+.in_kernel(|facts| facts.user_data().is_some());
 
 /// `trace_clock`: the clock of the timestamps.
 pub(super) const TRACE_CLOCK: Entry = Entry::write(

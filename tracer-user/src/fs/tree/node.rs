@@ -137,7 +137,7 @@ impl Node {
         let (table, events) = (Self::table(self.dir, engine), engine.registry.events());
         let mut found: Vec<(String, Self)> = (1..)
             .zip(table)
-            .filter(|(_, entry)| top || !entry.top)
+            .filter(|(_, entry)| entry.is_in(self.instance, engine))
             .map(|(index, entry)| (entry.name.to_owned(), Self { entry: index, ..self }))
             .collect();
         match self.dir {
@@ -148,7 +148,8 @@ impl Node {
             }
             Dir::Events => {
                 for (id, system) in events.systems() {
-                    if !table.iter().any(|file| file.name == system.name && (top || !file.top)) {
+                    if !table.iter().any(|file| file.name == system.name && file.is_in(self.instance, engine))
+                    {
                         found.push((system.name.clone(), dir(Dir::System(id))));
                     }
                 }
@@ -156,7 +157,7 @@ impl Node {
             Dir::System(system) => {
                 for event in &events.system(system)?.events {
                     let name = &events.get(*event)?.name;
-                    if !table.iter().any(|file| file.name == name && (top || !file.top)) {
+                    if !table.iter().any(|file| file.name == name && file.is_in(self.instance, engine)) {
                         found.push((name.clone(), dir(Dir::Event(*event))));
                     }
                 }
@@ -185,7 +186,7 @@ impl Node {
         // Files come first: an event or system of the same name does not hide them.
         let own = (1..).zip(Self::table(self.dir, engine)).find(|(_, entry)| entry.name == name);
         if let Some((index, entry)) = own
-            && (!entry.top || self.instance == InstanceId::TOP)
+            && entry.is_in(self.instance, engine)
         {
             return Some(Self { entry: index, ..self });
         }

@@ -9,10 +9,7 @@ use crate::{
         asm::{Alu, Cond, Operand, Reg, Width},
         lower::{emitter::Emitter, exits::Exits, output::LowerError, values::Values},
     },
-    plan::{
-        filter::{CpusOp, CpusSubject, Place},
-        source::ProgramContext,
-    },
+    plan::filter::{CpusOp, CpusSubject, Place},
 };
 
 /// Words of the longest cpumask that is compared: 8192 CPUs, the maximum that a kernel can be built for.
@@ -78,7 +75,7 @@ fn cpumask(
     set: &[u32],
     exits: Exits,
 ) -> Result<(), LowerError> {
-    if matches!(values.context(), ProgramContext::RawTracepoint(_)) {
+    if values.sources().is_some() {
         return Err(LowerError::NoData);
     }
     let mut words = [0_u64; WORDS_MAX];

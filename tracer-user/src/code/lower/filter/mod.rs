@@ -14,6 +14,7 @@ use super::{
     exits::{Exits, Next},
     image,
     output::{Code, LowerError, Needs},
+    record::with_user_data,
     user_record,
     values::Values,
 };
@@ -22,7 +23,7 @@ use crate::{
     plan::{
         filter::{Filter, Test},
         probe::ProbePlan,
-        source::{ProgramContext, UserRecord},
+        source::{FieldSource, ProgramContext, UserRecord},
     },
 };
 
@@ -46,7 +47,7 @@ fn lower(
     mut uses: Uses,
 ) -> Result<(Vec<Function>, Uses), LowerError> {
     let read = (*filter != Filter::Const(true)).then_some(filter);
-    let built = Built::of(context, read.is_some(), true);
+    let built = Built::of(context, read, true);
     if built.is_some() {
         (uses.calls, uses.common) = (true, true);
     }
@@ -75,17 +76,25 @@ pub(super) enum Built<'a> {
     Probe(&'a ProbePlan),
     /// A record in the memory of a user program.
     User(UserRecord),
+    /// The record of a system call whose arguments point to data in user memory.
+    Call(&'a ProgramContext, &'a [FieldSource]),
 }
 
 impl<'a> Built<'a> {
-    /// The record that must be built at this hook. It is needed if a filter reads it (`is_read`), or if an event
-    /// probe has a condition and the function has an effect (`has_effect`).
-    pub(super) fn of(context: &'a ProgramContext, is_read: bool, has_effect: bool) -> Option<Self> {
+    /// The record that must be built at this hook. It is needed if a filter reads it (`read`), or if an event probe has
+    /// a condition and the function has an effect (`has_effect`).
+    pub(super) fn of(context: &'a ProgramContext, read: Option<&Filter>, has_effect: bool) -> Option<Self> {
+        let is_read = read.is_some();
         match context {
             ProgramContext::Probe(plan) if is_read || (plan.when.is_some() && has_effect) => {
                 Some(Self::Probe(plan))
             }
             ProgramContext::UserRecord(record) if is_read => Some(Self::User(*record)),
+            ProgramContext::RawTracepoint(fields) => {
+                let read = image::ReadBytes::by(read?);
+                let mut data = with_user_data(fields);
+                data.any(|(field, _)| read.has_field(field)).then_some(Self::Call(context, fields))
+            }
             _ => None,
         }
     }
@@ -118,6 +127,11 @@ impl<'a> FilterLowering<'a> {
             (_, None) => Ok(()),
             (Built::Probe(plan), Some(filter)) => image::image(emit, plan, filter),
             (Built::User(record), Some(filter)) => user_record::image(emit, record, filter),
+            (Built::Call(context, fields), Some(filter)) => {
+                image::of_call(emit, context, fields, filter, image::RECORD_AT)?;
+                self.values.set_built();
+                Ok(())
+            }
         }
     }
 

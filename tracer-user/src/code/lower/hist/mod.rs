@@ -27,16 +27,18 @@ mod within;
 use super::{
     emitter::{Emitter, Uses},
     exits::{Exits, Next},
-    filter::FilterLowering,
+    filter::{Built, FilterLowering},
+    image,
     output::LowerError,
     values::Values,
 };
 use crate::{
     code::asm::{Alu, Cond, Function, Helper, Label, MapRef, Reg, Width},
+    event::FieldClass,
     kernel::syscalls::Compat,
     lang::hist::{Function as Compute, Hist, Value},
     plan::{
-        filter::{Filter, NumberOp, Test},
+        filter::{Filter, NumberOp, Pattern, Test, Text},
         hist::{Layout, References, table::TableLayout},
         source::ProgramContext,
     },
@@ -47,7 +49,7 @@ pub use update::SCRATCH_SIZE;
 pub use within::Within;
 
 use table::Places;
-use update::{Update, place};
+use update::{RECORD_AT, Update, place};
 
 /// Symbol of the program.
 pub const PROGRAM: &str = "tracer_hist";
@@ -135,13 +137,21 @@ fn lower(request: &Request<'_>, uses: Uses) -> Result<(Vec<Function>, Uses), Low
     let filter = request.filter.unwrap_or(&Filter::Const(true));
     let mut read = vec![filter.clone()];
     let kept = hist.field_variables.iter().chain(&hist.saved).map(|(_, value)| value);
-    read.extend(hist.fields.iter().chain(kept).flat_map(numbers));
+    read.extend(hist.fields.iter().chain(kept).flat_map(reads));
+    let read = Filter::And(read);
+    let built = Built::of(context, Some(&read), true);
     let mut emit = Emitter::new(uses);
-    let mut filters = FilterLowering::new(Values::for_filter(context, &Filter::And(read)), uses);
+    emit.uses.common |= built.is_some();
+    let mut filters = FilterLowering::new(Values::for_filter(context, &read), uses);
     let [yes, no] = emit.labels();
-    let hook_context = prologue(&mut emit, request, no);
+    let mut hook_context = prologue(&mut emit, request, no);
     if let Some(within) = &request.within {
         within::admit(&mut emit, within, context, no);
+    }
+    if let Some(Built::Call(context, fields)) = built {
+        hook_context = Some(emit.save(Reg::R6));
+        image::of_call(&mut emit, context, fields, &read, RECORD_AT as i32)?;
+        filters.values.set_built();
     }
     filters.start(&mut emit, filter);
     filters.branch(&mut emit, filter, Exits { yes, no, next: Next::Yes })?;
@@ -173,12 +183,19 @@ fn lower(request: &Request<'_>, uses: Uses) -> Result<(Vec<Function>, Uses), Low
 }
 
 /// Tests that read the same fields as a value.
-fn numbers(value: &Value) -> Vec<Filter> {
-    let mut found: Vec<Filter> = value.operands.iter().flat_map(numbers).collect();
-    if let (Compute::Number, Some(field)) = (value.function, &value.field) {
-        let test = Test::Number { place: place(field), signed: false, op: NumberOp::Eq, value: 0 };
-        found.push(Filter::Test(test));
-    }
+fn reads(value: &Value) -> Vec<Filter> {
+    let mut found: Vec<Filter> = value.operands.iter().flat_map(reads).collect();
+    let test = match (value.function, &value.field) {
+        (Compute::Number, Some(field)) => {
+            Test::Number { place: place(field), signed: false, op: NumberOp::Eq, value: 0 }
+        }
+        (_, Some(field)) if field.class == FieldClass::DynString => {
+            let text = Text::Dyn { offset: field.offset as u16 };
+            Test::Text { text, pattern: Pattern::Full(Vec::new()), not: false }
+        }
+        _ => return found,
+    };
+    found.push(Filter::Test(test));
     found
 }
 

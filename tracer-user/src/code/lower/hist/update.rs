@@ -14,7 +14,6 @@ use crate::{
     plan::{
         filter::Place,
         hist::{Layout, References, table::TableLayout},
-        source::ProgramContext,
     },
 };
 
@@ -30,8 +29,12 @@ pub(super) const PARAMS_AT: usize = REFERENCES_AT + REFERENCES_SIZE;
 const PARAMS_SIZE: usize = 8 * 64;
 /// Offset of the word through which an address is stored and loaded to become a number for the verifier.
 pub(super) const ADDRESS_AT: usize = PARAMS_AT + PARAMS_SIZE;
+/// Offset of a record that is built because the context is none.
+pub(super) const RECORD_AT: usize = ADDRESS_AT + 8;
+/// Longer than the record of a system call with three texts.
+const RECORD_SIZE: usize = 1024;
 /// Size in bytes of the values of [`HistScratch`](crate::code::asm::MapRef::HistScratch).
-pub const SCRATCH_SIZE: usize = ADDRESS_AT + 8;
+pub const SCRATCH_SIZE: usize = RECORD_AT + RECORD_SIZE;
 
 /// The update of one histogram.
 pub(super) struct Update<'a> {
@@ -72,7 +75,7 @@ pub(super) fn reference_at(number: usize) -> i16 {
 
 /// R3 = address of a field's data in the record; an error if the context is not a record.
 pub(super) fn data_address(emit: &mut Emitter, values: &Values<'_>, field: &Field) -> Result<(), LowerError> {
-    if !matches!(values.context(), ProgramContext::Tracepoint | ProgramContext::Inject) {
+    if !values.has_record() {
         return Err(LowerError::NoData);
     }
     if field.class == FieldClass::StaticString {

@@ -134,6 +134,11 @@ fn add_source(source: &Source, inner: usize, size: usize, wanted: &mut Vec<Group
         Source::Computed(expression) => {
             expression.each_memory(&mut |arg, path, width| add_path(arg, path, 0, u32::from(width), wanted));
         }
+        Source::UserData(data) => {
+            for offset in std::iter::once(data.pointer).chain(data.length) {
+                add_path(data.regs, &[offset], 0, 8, wanted);
+            }
+        }
         Source::SwitchState(state) => add_path(state.task, &[state.exit_state], 0, 4, wanted),
         Source::SyscallArgs(args) => {
             for (native, compat) in args.offsets().skip(inner / 8).take(size.div_ceil(8)) {
@@ -192,7 +197,7 @@ fn add_filter(filter: &Filter, fields: &[FieldSource], wanted: &mut Vec<Group>) 
 
 impl Memory {
     /// R0 = the number in memory.
-    pub(super) fn value(&mut self, emit: &mut Emitter, arg: u8, path: &[u32], inner: usize, width: Width) {
+    pub(crate) fn value(&mut self, emit: &mut Emitter, arg: u8, path: &[u32], inner: usize, width: Width) {
         let slot = self.slot(emit, arg, path, inner, width.bytes());
         emit.load(width, Reg::R0, Reg::R10, slot);
     }

@@ -20,6 +20,8 @@ pub(super) use memory::covering;
 /// The values at one context, and the kernel memory that they are read from.
 pub(super) struct Values<'a> {
     context: &'a ProgramContext,
+    /// Whether the record was built in memory, whose address is in place of the context.
+    is_built: bool,
     pub(super) memory: Memory,
     /// Places on the stack for operands, by the depth of the operation.
     operands: Vec<i16>,
@@ -27,7 +29,7 @@ pub(super) struct Values<'a> {
 
 impl<'a> Values<'a> {
     pub(super) fn new(context: &'a ProgramContext) -> Self {
-        Self { context, memory: Memory::default(), operands: Vec::new() }
+        Self { context, is_built: false, memory: Memory::default(), operands: Vec::new() }
     }
 
     /// For the numbers that a filter reads.
@@ -45,6 +47,24 @@ impl<'a> Values<'a> {
 
     pub(super) fn context(&self) -> &'a ProgramContext {
         self.context
+    }
+
+    /// From here on, a record in memory is in place of the context.
+    pub(super) fn set_built(&mut self) {
+        self.is_built = true;
+    }
+
+    /// Whether a record is in place of the context.
+    pub(super) fn has_record(&self) -> bool {
+        self.is_built || matches!(self.context, ProgramContext::Tracepoint | ProgramContext::Inject)
+    }
+
+    /// The sources of the fields, if the context is not a record.
+    pub(super) fn sources(&self) -> Option<&'a [FieldSource]> {
+        match self.context {
+            ProgramContext::RawTracepoint(fields) if !self.is_built => Some(fields),
+            _ => None,
+        }
     }
 
     /// R0 = the CPU of the hit.
@@ -68,22 +88,28 @@ impl<'a> Values<'a> {
         }
     }
 
+    /// Whether the common fields cannot be loaded from the context.
+    fn has_no_common_fields(&self) -> bool {
+        matches!(self.context, ProgramContext::Tracepoint | ProgramContext::RawTracepoint(_))
+    }
+
     /// R0 = the number at this place, zero-extended.
     pub(super) fn value(&mut self, emit: &mut Emitter, place: Place) -> Result<(), LowerError> {
         let (offset, size) = (usize::from(place.offset), usize::from(place.size));
         let width = Width::of(size).ok_or(LowerError::NumberSize(size))?;
-        match self.context {
-            ProgramContext::Tracepoint | ProgramContext::RawTracepoint(_) if offset + size <= COMMON_SIZE => {
+        let is_common = offset + size <= COMMON_SIZE;
+        match self.sources() {
+            _ if is_common && !self.is_built && self.has_no_common_fields() => {
                 common_field(emit, offset, size);
             }
-            ProgramContext::RawTracepoint(fields) => {
+            Some(fields) => {
                 let field = covering(fields, offset, size)?;
                 let inner = offset - usize::from(field.offset);
                 self.sourced(emit, &field.source, inner, width);
             }
-            _ if offset.is_multiple_of(size) => emit.load_context(width, Reg::R0, offset),
+            None if offset.is_multiple_of(size) => emit.load_context(width, Reg::R0, offset),
             // The verifier accepts only aligned loads of the context.
-            _ => {
+            None => {
                 let slot = emit.alloc(size);
                 emit.context_address(Reg::R3, offset);
                 emit.read_kernel((Reg::R10, slot), size as i32);
@@ -130,6 +156,8 @@ impl<'a> Values<'a> {
                 self.syscall_args(emit, args, inner / 8, 1, |_, _| {});
                 part(emit, inner % 8, width);
             }
+            // A filter that reads the word reads it from a record that was built ([`Values::sources`]).
+            Source::UserData(_) => emit.mov(Reg::R0, 0),
         }
     }
 

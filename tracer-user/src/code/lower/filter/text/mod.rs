@@ -95,7 +95,7 @@ impl Texts {
                 Ok(())
             }
             Text::Open { offset } => {
-                if matches!(values.context(), ProgramContext::RawTracepoint(_)) {
+                if values.sources().is_some() {
                     return Err(LowerError::NoData);
                 }
                 self.open(emit, text, offset, pattern, outcome);
@@ -167,7 +167,7 @@ impl Texts {
             let slot = self.scratch.comm_slot(emit, values);
             return Ok(bytes(Reg::R10, i32::from(slot)));
         };
-        let ProgramContext::RawTracepoint(fields) = values.context() else {
+        let Some(fields) = values.sources() else {
             return Ok(bytes(emit.ctx, i32::from(place.offset)));
         };
         let offset = usize::from(place.offset);
@@ -191,7 +191,7 @@ impl Texts {
         pattern: &Pattern,
         outcome: Outcome,
     ) -> Result<(), LowerError> {
-        if matches!(values.context(), ProgramContext::RawTracepoint(_)) {
+        if values.sources().is_some() {
             return Err(LowerError::NoData);
         }
         match pattern {

@@ -18,7 +18,7 @@ use crate::{
     },
     plan::{
         filter::{Filter, POINTER_TEXT_MAX, Pattern, Place, Test, Text},
-        source::{ProgramContext, Source},
+        source::Source,
     },
 };
 
@@ -348,7 +348,7 @@ fn fixed_address(
     offset: usize,
     len: usize,
 ) -> Result<(), LowerError> {
-    let ProgramContext::RawTracepoint(fields) = values.context() else {
+    let Some(fields) = values.sources() else {
         emit.context_address(Reg::R3, offset);
         return Ok(());
     };

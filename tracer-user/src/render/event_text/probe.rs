@@ -4,9 +4,9 @@
 
 use tracer_abi::COMMON_SIZE;
 
-use super::env::{RenderEnv, Symbol};
-use super::printf::number::{decimal, prefixed_hex};
-use super::printf::pointer::{take, until_nul};
+use crate::render::env::{RenderEnv, Symbol};
+use crate::render::printf::number::{decimal, prefixed_hex};
+use crate::render::printf::pointer::{take, until_nul};
 
 /// Trampolines to which probed functions return, in kernels with and without rethook.
 const TRAMPOLINES: [&str; 2] = ["arch_rethook_trampoline", "__kretprobe_trampoline"];
@@ -43,14 +43,14 @@ pub struct ProbeValue {
 
 /// How a dynamic event's records are printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ProbeText {
-    pub(super) head: ProbeHead,
-    pub(super) values: Vec<ProbeValue>,
+pub(crate) struct ProbeText {
+    pub(crate) head: ProbeHead,
+    pub(crate) values: Vec<ProbeValue>,
 }
 
 impl ProbeText {
     /// Writes the text after the event's name.
-    pub(super) fn write(&self, record: &[u8], env: &dyn RenderEnv, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, record: &[u8], env: &dyn RenderEnv, out: &mut Vec<u8>) {
         let word = |at: usize| u64::from_ne_bytes(take(record.get(COMMON_SIZE + 8 * at..).unwrap_or(&[])));
         out.push(b'(');
         match &self.head {
@@ -133,7 +133,7 @@ fn symbol(out: &mut Vec<u8>, address: u64, offset: bool, env: &dyn RenderEnv) {
 }
 
 /// Writes a symbol with its offset, its size if it is known, and its module.
-pub(super) fn with_offset(out: &mut Vec<u8>, symbol: &Symbol<'_>) {
+pub(crate) fn with_offset(out: &mut Vec<u8>, symbol: &Symbol<'_>) {
     let Symbol { name, offset, size, module } = symbol;
     out.extend(format!("{name}+{offset:#x}").bytes());
     if let Some(size) = size {
