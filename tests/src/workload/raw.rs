@@ -3,7 +3,7 @@
 //! contain unsafe blocks.
 #![allow(unsafe_code)]
 
-use std::ffi::{c_int, c_long, c_void};
+use std::ffi::{CString, c_int, c_long, c_void};
 use std::fs::File;
 use std::io;
 use std::os::fd::FromRawFd;
@@ -49,6 +49,37 @@ const PLAIN: &[(&str, c_long, [c_long; 3])] = &[
     ("io_cancel", libc::SYS_io_cancel, [0; 3]),
     ("vhangup_not", -1, [11, 22, 33]),
 ];
+
+/// Calls that fail without an effect: their names are relative to a descriptor that does not exist, or to a directory
+/// that does not. Each has an argument of -1, and eleven are traced as `openat` (five), `write` (two), `renameat2`,
+/// `symlinkat`, `mount` and `close`.
+pub fn failing_calls(names: &[CString; 3], buffer: &[u8]) {
+    const NONE: c_long = -1;
+    const ZERO: c_long = 0;
+    const MODE: c_long = 0o640;
+    let [a, b, c] = names.each_ref().map(|name| name.as_ptr());
+    let flags = [
+        0,
+        libc::O_CLOEXEC,
+        libc::O_RDWR | libc::O_CREAT | libc::O_EXCL,
+        libc::O_DIRECTORY | libc::O_NOATIME,
+    ];
+    // In memory that is present.
+    let directory = CString::from(c"tracer-absent");
+    // SAFETY: the pointers are valid for the calls, which only read there, or null.
+    unsafe {
+        for flags in flags {
+            libc::syscall(libc::SYS_openat, NONE, a, c_long::from(flags), MODE);
+        }
+        libc::syscall(libc::SYS_openat, NONE, ptr::null::<u8>(), ZERO, ZERO);
+        libc::syscall(libc::SYS_write, NONE, buffer.as_ptr(), buffer.len());
+        libc::syscall(libc::SYS_write, NONE, ptr::null::<u8>(), buffer.len());
+        libc::syscall(libc::SYS_renameat2, NONE, a, NONE, b, ZERO);
+        libc::syscall(libc::SYS_symlinkat, a, NONE, b);
+        libc::syscall(libc::SYS_mount, c, directory.as_ptr(), b, ZERO, NONE);
+        libc::syscall(libc::SYS_close, NONE);
+    }
+}
 
 /// Makes each call of [`PLAIN`] once.
 pub(super) fn plain_calls() {

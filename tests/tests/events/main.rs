@@ -8,6 +8,7 @@ mod synth;
 mod trigger_differential;
 mod trigger_hist;
 mod triggers;
+mod user_data;
 
 use std::sync::{Mutex, PoisonError};
 

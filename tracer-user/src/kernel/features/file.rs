@@ -113,7 +113,7 @@ impl Sign {
     }
 }
 
-const OWN: [(&str, &str, &str, Sign); 11] = [
+const OWN: [(&str, &str, &str, Sign); 12] = [
     ("own_hist", "hist triggers", "CONFIG_HIST_TRIGGERS", Sign::File("events/sched/sched_switch/hist")),
     ("own_hist_nohitcount", "hist triggers without hit counts", "6.3", Sign::Readme("nohitcount")),
     ("own_synthetic", "synthetic events", "CONFIG_SYNTH_EVENTS", Sign::File("synthetic_events")),
@@ -126,6 +126,12 @@ const OWN: [(&str, &str, &str, Sign); 11] = [
         "an event for each system call",
         "CONFIG_FTRACE_SYSCALLS",
         Sign::File("events/syscalls"),
+    ),
+    (
+        "own_syscall_data",
+        "texts and buffers in events of system calls",
+        "6.19",
+        Sign::File("syscall_user_buf_size"),
     ),
     ("own_fprobe_events", "function events", "CONFIG_FPROBE_EVENTS", Sign::Readme("f[:[<group>/]")),
     (
