@@ -59,6 +59,7 @@ pub struct Facts {
     user_data: OnceLock<Option<u32>>,
     lists_filters: OnceLock<bool>,
     header_page: OnceLock<String>,
+    has_btf_ids: OnceLock<bool>,
     handlers: OnceLock<Option<Mutex<Handlers>>>,
     frozen: bool,
     warm: AtomicBool,
@@ -110,6 +111,7 @@ impl Facts {
             user_data: OnceLock::new(),
             lists_filters: OnceLock::new(),
             header_page: OnceLock::new(),
+            has_btf_ids: OnceLock::new(),
             handlers: OnceLock::from(None),
             frozen: true,
             warm: AtomicBool::new(true),
@@ -162,6 +164,7 @@ impl Facts {
             user_data: OnceLock::new(),
             lists_filters: OnceLock::new(),
             header_page: OnceLock::new(),
+            has_btf_ids: OnceLock::new(),
             handlers: OnceLock::new(),
             frozen: false,
             warm: AtomicBool::new(false),
@@ -184,15 +187,24 @@ impl Facts {
 
     /// Whether the kernel has files that list the filters and triggers of all events.
     pub fn lists_filters(&self) -> bool {
-        let has =
-            || self.tracefs.open_file("show_event_filters", OFlags::PATH).is_ok_and(|file| file.is_some());
-        *self.lists_filters.get_or_init(has)
+        *self.lists_filters.get_or_init(|| self.has_file("show_event_filters"))
+    }
+
+    /// Whether the kernel's events have files `btf_ids`.
+    pub fn has_btf_ids(&self) -> bool {
+        // An event of every kernel.
+        *self.has_btf_ids.get_or_init(|| self.has_file("events/sched/sched_switch/btf_ids"))
+    }
+
+    /// Whether the kernel's tracefs has a file.
+    fn has_file(&self, path: &str) -> bool {
+        self.tracefs.open_file(path, OFlags::PATH).is_ok_and(|file| file.is_some())
     }
 
     /// Reads the slow facts that most mirrors need, so that no request waits for them.
     pub fn warm(&self) {
         let _ = (self.btf(), self.mark_writer(), self.preemption(), self.loose_end());
-        let _ = (self.user_data(), self.lists_filters(), self.header_page());
+        let _ = (self.user_data(), self.lists_filters(), self.has_btf_ids(), self.header_page());
         let _ = self.syscall_number("sys_enter_getpid");
         let _ = self.kernel_text(0);
         if self.hashes_pointers {

@@ -147,7 +147,7 @@ pub(crate) enum ReadKind {
     Text(Make),
     /// Text that a read at offset 0 makes and later reads continue (seq_file).
     Seq(Make),
-    /// As [`ReadKind::Seq`], from the text of the kernel's file of the same name.
+    /// As [`ReadKind::Seq`], from the text of the kernel's file of the same name and event.
     Kernel(MakeOfText),
     /// As [`ReadKind::Seq`], for histograms: poll(2) waits for hits.
     Hist(MakeOfHists),

@@ -7,10 +7,12 @@ use crate::{
     api::wire::with_values,
     engine::{
         Engine, InstanceCommand, RecordCommand,
+        facts::Facts,
         histograms::{HistCommands, HistScope},
         instances::{Selector, words},
     },
     event::SystemId,
+    kernel::Error,
 };
 
 /// `events/enable`: whether all events are enabled.
@@ -40,6 +42,19 @@ const SYSTEM_FILTER_TEXT: &str = "### global filter ###\n\
     # Use this to set filters for multiple events.\n\
     # Only events with the given fields will be affected.\n\
     # If no events are modified, an error message will be displayed here\n";
+
+/// `events/SYSTEM/EVENT/btf_ids`: the number of the kernel's BTF object, and its types of the arguments and of the record
+/// (7.3 and later).
+pub(super) const BTF_IDS: Entry = Entry::read(
+    "btf_ids",
+    ReadKind::Kernel(|text| match text {
+        Ok(text) => Ok(text.ok_or(Errno::NODEV)?.into_bytes()),
+        // ENOENT: the event's module has no BTF.
+        Err(Error::Io { source, .. }) => Err(Errno::from_io_error(&source).unwrap_or(Errno::IO)),
+        Err(_) => Err(Errno::IO),
+    }),
+)
+.in_kernel(Facts::has_btf_ids);
 
 /// `events/SYSTEM/EVENT/enable`: whether an event is enabled.
 pub(super) const ENABLE: Entry = Entry::write(

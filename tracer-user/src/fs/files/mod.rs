@@ -67,10 +67,16 @@ pub(super) const EVENTS: &[Entry] = &[events::ALL_ENABLE, buffers::HEADER_PAGE, 
 pub(super) const SYSTEM: &[Entry] = &[events::SYSTEM_ENABLE, events::SYSTEM_FILTER];
 
 /// The files of `events/SYSTEM/EVENT`.
-pub(super) const EVENT: &[Entry] = SYNTHETIC_EVENT.split_at(SYNTHETIC_EVENT.len() - 1).0;
+pub(super) const EVENT: &[Entry] = KERNEL_EVENT.split_at(1).1;
+
+/// The files of an event of the kernel: one more, at the beginning.
+pub(super) const KERNEL_EVENT: &[Entry] = ALL_OF_EVENT.split_at(ALL_OF_EVENT.len() - 1).0;
 
 /// The files of a synthetic event: one more, at the end.
-pub(super) const SYNTHETIC_EVENT: &[Entry] = &[
+pub(super) const SYNTHETIC_EVENT: &[Entry] = ALL_OF_EVENT.split_at(1).1;
+
+const ALL_OF_EVENT: &[Entry] = &[
+    events::BTF_IDS,
     events::ENABLE,
     events::FILTER,
     events::FORMAT,

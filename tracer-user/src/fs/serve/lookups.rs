@@ -104,7 +104,7 @@ mod tests {
         assert!(events.known_format(event).is_none());
         let lookups = Lookups::default();
         let (sender, receiver) = channel();
-        let files = [None, Some("available_events")];
+        let files = [None, Some("available_events".to_owned())];
         for (number, file) in files.into_iter().enumerate() {
             let sender = sender.clone();
             let (facts, events) = (Arc::clone(&facts), Arc::clone(&events));

@@ -140,7 +140,7 @@ impl<M: Borrow<Engine>> Tree<M> {
         let engine = self.seen();
         let format = format.filter(|event| engine.registry.events().known_format(*event).is_none());
         let cold = prints && !engine.facts.can_print();
-        let file = self.files.look(handle, |open| open.kernel_file(offset)).flatten();
+        let file = self.files.look(handle, |open| open.kernel_file(engine, offset)).flatten();
         (format.is_some() || file.is_some() || cold).then(|| Lookup {
             file,
             prints: cold,

@@ -16,7 +16,7 @@ pub(crate) struct Lookup {
     /// The event whose format is to be read.
     pub(crate) format: Option<EventId>,
     /// The kernel's file whose text is to be read.
-    pub(crate) file: Option<&'static str>,
+    pub(crate) file: Option<String>,
     /// Whether to read the facts that printing records needs.
     pub(crate) prints: bool,
 }
@@ -34,6 +34,6 @@ impl Lookup {
         if self.prints {
             self.facts.prepare_print();
         }
-        self.file.map(|file| self.facts.tracefs.read(file))
+        self.file.as_ref().map(|file| self.facts.tracefs.read(file))
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     engine::Engine,
     event::{EventId, InstanceId, SystemId},
     fs::files::{
-        CPU, EVENT, EVENTS, OPTION, PRINT_EVENT, SPECIAL_EVENT, SYNTHETIC_EVENT, SYSTEM, TOP,
+        CPU, EVENT, EVENTS, KERNEL_EVENT, OPTION, PRINT_EVENT, SPECIAL_EVENT, SYNTHETIC_EVENT, SYSTEM, TOP,
         entry::{Entry, ReadKind},
     },
 };
@@ -100,6 +100,7 @@ impl Node {
                 Some(event) if events.is_special(event.system) && event.name == "print" => PRINT_EVENT,
                 Some(event) if events.is_special(event.system) => SPECIAL_EVENT,
                 Some(_) if engine.registry.synthetic().contains(event) => SYNTHETIC_EVENT,
+                Some(_) if !events.is_made(event) => KERNEL_EVENT,
                 _ => EVENT,
             },
             Dir::Cpu(_) => CPU,

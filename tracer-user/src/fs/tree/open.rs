@@ -177,10 +177,10 @@ impl Open {
         matches!(self.body, Body::Raw(..))
     }
 
-    /// The name of the kernel's file that must be read for a read at this offset.
-    pub(crate) fn kernel_file(&self, offset: u64) -> Option<&'static str> {
+    /// The path in tracefs of the kernel's file that must be read for a read at this offset.
+    pub(crate) fn kernel_file(&self, engine: &Engine, offset: u64) -> Option<String> {
         let Body::Kernel(text) = &self.body else { return None };
-        text.is_needed(offset).then_some(self.entry.name)
+        text.is_needed(offset).then(|| kernel_path(self.entry, self.at, engine))
     }
 
     /// Stores the text of the kernel's file for the next read.
@@ -194,7 +194,8 @@ impl Open {
     pub(crate) fn read(&mut self, engine: &mut Engine, offset: u64, size: usize) -> Result<Outcome> {
         let data = |data| Ok(Outcome::Data(data));
         let waits = |found: Option<Vec<u8>>| Ok(found.map_or(Outcome::Wait, Outcome::Data));
-        let Self { at, entry, holder, .. } = self;
+        let entry = self.entry;
+        let Self { at, holder, .. } = self;
         let mut make_of = |make: Make| {
             match entry.updates {
                 Some(Update::Records) => _ = engine.collect(at.instance),
@@ -204,7 +205,7 @@ impl Open {
             }
             make(engine, *at)
         };
-        match (&mut self.body, self.entry.read_kind) {
+        match (&mut self.body, entry.read_kind) {
             (Body::Trace(text), _) => {
                 let context = LineContext::of(engine, at.instance).ok_or(Errno::NODEV)?;
                 let mut begun = None;
@@ -232,7 +233,8 @@ impl Open {
                 waits(found)
             }
             (Body::Kernel(text), ReadKind::Kernel(make)) => {
-                data(text.part(holder, (offset, size), || make(engine.facts.tracefs.read(self.entry.name)))?)
+                let path = || kernel_path(entry, *at, engine);
+                data(text.part(holder, (offset, size), || make(engine.facts.tracefs.read(&path())))?)
             }
             (Body::Seq(text), ReadKind::Seq(make)) => {
                 data(text.read(holder, (offset, size), || make_of(make))?)
@@ -375,4 +377,14 @@ impl Open {
 pub(super) fn part(text: &[u8], offset: u64, size: usize) -> Vec<u8> {
     let from = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
     text.get(from..from.saturating_add(size).min(text.len())).unwrap_or_default().to_vec()
+}
+
+/// The path in tracefs of the kernel's file with the name of an entry, of the same event.
+fn kernel_path(entry: &Entry, at: At, engine: &Engine) -> String {
+    let Ok(event) = at.event() else { return entry.name.to_owned() };
+    let events = engine.registry.events();
+    let names = events.get(event).and_then(|known| Some((&events.system(known.system)?.name, &known.name)));
+    // Of an event that is gone there is no file.
+    let (system, name) = names.map_or(("", ""), |(system, name)| (system, name));
+    format!("events/{system}/{name}/{}", entry.name)
 }
