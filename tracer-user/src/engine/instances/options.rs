@@ -7,7 +7,7 @@
 use crate::render::line;
 
 /// Options that are on initially (`TRACE_DEFAULT_FLAGS`, kernel/trace/trace.c).
-const ON: [&str; 12] = [
+const ON: [&str; 13] = [
     "print-parent",
     "trace_printk",
     "annotate",
@@ -20,9 +20,12 @@ const ON: [&str; 12] = [
     "trace_printk_dest",
     "copy_trace_marker",
     "function-trace",
+    "graph-time",
 ];
-/// Options with a file in the top instance only (`TOP_LEVEL_TRACE_FLAGS`).
-const TOP_ONLY: [&str; 3] = ["trace_printk", "printk-msg-only", "record-cmd"];
+/// Options of `trace_options` with a file in the top instance only (`TOP_LEVEL_TRACE_FLAGS`). The last two are there in
+/// 7.3.
+const TOP_ONLY: [&str; 5] =
+    ["trace_printk", "printk-msg-only", "record-cmd", "prof-text-offset", "graph-time"];
 /// Options of tracers that no other instance can have (`allow_instances` in struct tracer): those of blk and, before
 /// 6.11, of the graph tracer.
 const TOP_TRACERS: &str = "blk_";
@@ -131,7 +134,8 @@ impl TraceOptions {
 
     /// Whether an option has a file in this instance.
     pub fn has_file(&self, option: u32) -> bool {
-        self.name(option).is_some_and(|name| self.top || !TOP_ONLY.contains(&name))
+        let is_top_only = |name| TOP_ONLY.contains(&name) && (option as usize) < self.named;
+        self.name(option).is_some_and(|name| self.top || !is_top_only(name))
     }
 
     /// Whether an option is on.
