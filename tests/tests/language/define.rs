@@ -113,6 +113,7 @@ impl Kernel {
         let mut language = Language::newest();
         let on_file = format!("p:{GROUP}/ask {}:64", self.file);
         let many = repeated(129, " a#=\\1");
+        let nested = format!("{on_file} x={}$stack{}", "+0(".repeat(9), ")".repeat(9));
         let big = repeated(7, " a#=@0:x64[64]");
         // Each test has a feature, a line, and the result that shows the feature's absence: the parser logs nothing,
         // or the kernel refuses the line, or it accepts the line.
@@ -125,7 +126,9 @@ impl Kernel {
             Ok(errno.is_some())
         };
         let says = |line: &str, words: &str| -> Result<bool> {
-            Ok(self.write(line.as_bytes())?.1.iter().any(|entry| entry.contains(words)))
+            let (_, log) = self.write(line.as_bytes())?;
+            self.forget()?;
+            Ok(log.iter().any(|entry| entry.contains(words)))
         };
         self.write(format!("t:{GROUP}/first sched_switch").as_bytes())?;
         let absent = [
@@ -138,6 +141,12 @@ impl Kernel {
             (Feature::Typecasts, says(&format!("{on_file} (x)$stack1"), "Invalid fetch argument")?),
             (Feature::ArgsAtReturn, refused(&format!("r:{GROUP}/ask vfs_read $arg1"))?),
             (Feature::Dentry, refused(&format!("p:{GROUP}/ask vfs_read $arg1:%pd"))?),
+            (Feature::Casts, refused(&format!("f:{GROUP}/ask vfs_read x=(file)file->f_mode"))?),
+            (Feature::Current, refused(&format!("p:{GROUP}/ask vfs_read $current"))?),
+            (Feature::ThisCpu, refused(&format!("p:{GROUP}/ask vfs_read this_cpu_ptr($arg1)"))?),
+            (Feature::FieldNames, refused(&format!("e:{GROUP}/ask sched/sched_switch prev_pid"))?),
+            (Feature::LongArguments, says(&format!("{on_file} x=\\\"{}\"", "n".repeat(90)), "too long")?),
+            (Feature::LatestErrors, !says(&nested, "Too many nested")?),
             (Feature::LaterErrors, says("p5:1/x vfs_read", "not for kprobe")?),
             (Feature::Char, refused(&format!("{on_file} $stack1:char"))?),
             (Feature::StringTypeError, silent(&format!("{on_file} $comm:u8"), "trace_uprobe")?),
@@ -328,6 +337,12 @@ fn corners_define_alike() {
         "x=@jiffies:u64",
         "x=@nosuch",
         "x=@jiffies+x",
+        "x=$current y=$current->comm:string z=$current->mm->total_vm",
+        "x=this_cpu_read(@runqueues) y=this_cpu_ptr(@runqueues):x64 z=this_cpu_read(+8(@runqueues)):u32",
+        "x=(file)buf->f_mode y=(file)(pos)->f_inode->i_ino",
+        "x=(task_struct,tasks)buf->comm:string",
+        "x=(task_struct)((file)buf->f_inode)->pid",
+        "x=(task_struct)$current->comm",
         "x=+-8(buf)junk y=-u8(+u4(buf))",
         "x=+0(+0(+0(+0(+0(+0(+0(+0(+0(+0(+0(+0(+0(+0(buf))))))))))))))",
     ] {

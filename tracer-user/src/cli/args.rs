@@ -317,6 +317,18 @@ pub(super) struct Serving {
     /// Permissions of the top directory, octal.
     #[arg(long, value_name = "MODE", default_value = "700", value_parser = mode)]
     mode: u16,
+    /// What definitions of dynamic events may contain, and which later files and options there are.
+    #[arg(long, value_enum, value_name = "WHICH", default_value_t = Language::Kernel)]
+    pub(super) language: Language,
+}
+
+/// A language of definitions, files and options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Language {
+    /// What the running kernel's README names, with the errors of such a kernel
+    Kernel,
+    /// What the newest kernel understands, such as $current, this_cpu_read() and (STRUCT)ARG->FIELD
+    Newest,
 }
 
 impl Serving {
@@ -330,6 +342,10 @@ impl Serving {
             format!("--uid={}", self.uid).into(),
             format!("--gid={}", self.gid).into(),
             format!("--mode={:o}", self.mode).into(),
+            match self.language {
+                Language::Kernel => "--language=kernel".into(),
+                Language::Newest => "--language=newest".into(),
+            },
         ]
     }
 }

@@ -5,7 +5,10 @@ use std::{fs::File, io::Write, path::PathBuf, rc::Rc, sync::Arc};
 use anyhow::Context;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::{args::MountArgs, background, log, notify};
+use super::{
+    args::{Language, MountArgs},
+    background, log, notify,
+};
 use crate::{
     engine::{
         self, Engine,
@@ -44,6 +47,10 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
     confine::drop_capabilities(Role::Daemon);
     confine::hide_memory();
     let facts = Arc::new(Facts::running()?);
+    match args.serving.language {
+        Language::Kernel => facts.take_kernels_language(),
+        Language::Newest => facts.take_newest_language(),
+    }
     let mut mirror = Engine::new(facts)?;
     if let Some(dir) = &args.pin {
         engine::publish_at(&mut mirror, dir).with_context(|| format!("{} for maps", dir.display()))?;

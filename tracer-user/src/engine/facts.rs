@@ -23,6 +23,7 @@ use crate::{
         version,
     },
     lang::{
+        facts::Language,
         filter::{Dialect, Feature},
         inject,
     },
@@ -60,6 +61,8 @@ pub struct Facts {
     lists_filters: OnceLock<bool>,
     header_page: OnceLock<String>,
     has_btf_ids: OnceLock<bool>,
+    language: OnceLock<Language>,
+    newest: OnceLock<()>,
     handlers: OnceLock<Option<Mutex<Handlers>>>,
     frozen: bool,
     warm: AtomicBool,
@@ -112,6 +115,8 @@ impl Facts {
             lists_filters: OnceLock::new(),
             header_page: OnceLock::new(),
             has_btf_ids: OnceLock::new(),
+            language: OnceLock::new(),
+            newest: OnceLock::new(),
             handlers: OnceLock::from(None),
             frozen: true,
             warm: AtomicBool::new(true),
@@ -139,6 +144,8 @@ impl Facts {
             loose_end: self.loose_end.clone(),
             // Reading it again may need a mount, which the daemon can no longer make.
             preemption: self.preemption.clone(),
+            language: self.language.clone(),
+            newest: self.newest.clone(),
             ..Self::of(self.tracefs.try_clone()?)?
         })
     }
@@ -165,6 +172,8 @@ impl Facts {
             lists_filters: OnceLock::new(),
             header_page: OnceLock::new(),
             has_btf_ids: OnceLock::new(),
+            language: OnceLock::new(),
+            newest: OnceLock::new(),
             handlers: OnceLock::new(),
             frozen: false,
             warm: AtomicBool::new(false),
@@ -185,9 +194,31 @@ impl Facts {
         self.header_page.get_or_init(read)
     }
 
+    /// The language of definitions: our own, which has everything on every kernel, or else the kernel's.
+    pub fn language(&self) -> Language {
+        *self.language.get_or_init(Language::full)
+    }
+
+    /// Takes the kernel's language for definitions, if none was used yet.
+    pub fn take_kernels_language(&self) {
+        let readme = self.tracefs.read("README").ok().flatten();
+        let _ = self.language.set(readme.map_or_else(Language::full, |readme| Language::of_readme(&readme)));
+    }
+
+    /// Whether files and options of newer kernels exist too.
+    pub fn has_newest_language(&self) -> bool {
+        self.newest.get().is_some()
+    }
+
+    /// Takes what the newest kernel has.
+    pub fn take_newest_language(&self) {
+        let _ = (self.newest.set(()), self.language.set(Language::full()));
+    }
+
     /// Whether the kernel has files that list the filters and triggers of all events.
     pub fn lists_filters(&self) -> bool {
-        *self.lists_filters.get_or_init(|| self.has_file("show_event_filters"))
+        let has = || self.has_newest_language() || self.has_file("show_event_filters");
+        *self.lists_filters.get_or_init(has)
     }
 
     /// Whether the kernel's events have files `btf_ids`.

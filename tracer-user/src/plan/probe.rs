@@ -50,6 +50,8 @@ pub struct Addresses {
     /// Whether the registers are an fprobe's, which has no breakpoint. If [`Addresses::ip`] is 0, the program obtains
     /// the function's address at the hit.
     pub by_fprobe: bool,
+    /// The kernel's table of the CPUs' offsets; 0 if its address is withheld.
+    pub per_cpu: u64,
     /// Offsets of [`Origin::FunctionInTask`], if the program itself must find the function of a uretprobe.
     pub in_task: Option<(u32, u32)>,
 }
@@ -86,14 +88,27 @@ pub struct ArgPlan {
     pub count: u32,
     /// The first value.
     pub value: Value,
-    /// Words to read in sequence, each at the address in the previous word.
-    pub derefs: Vec<Deref>,
+    /// Steps from the value to the data, in sequence.
+    pub steps: Vec<Step>,
     /// How it is stored in the record.
     pub store: Store,
     /// Offset in bytes from the value, for data that is read from memory.
     pub store_offset: i32,
     /// Shifts that select bits of the value: to the left, then to the right.
     pub bits: Option<(u8, u8)>,
+}
+
+/// A step from a value to another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Reads a word.
+    Deref(Deref),
+    /// Adds this CPU's offset to the address of a variable of each CPU. `table` is the address of the kernel's table of
+    /// offsets (`__per_cpu_offset`).
+    ThisCpu {
+        /// The address.
+        table: u64,
+    },
 }
 
 /// A read of the word at a value plus an offset.
@@ -153,6 +168,8 @@ pub enum Origin {
     Stack(u32),
     /// The name of the current task; the value is its address.
     Comm,
+    /// The address of the current task.
+    Task,
     /// A text; the value is its address.
     Text(Vec<u8>),
     /// A field of the record that is the context.
@@ -337,14 +354,18 @@ impl Planner<'_> {
 
     fn arg(&self, arg: &Checked, head_size: usize) -> Result<ArgPlan, Unavailable> {
         let mut value = None;
-        let mut derefs = Vec::new();
+        let mut steps = Vec::new();
         let mut store = None;
         let mut bits = None;
         for op in arg.program.ops() {
             match op {
                 Op::Symbol(_) | Op::Loop(_) => {}
                 Op::Load(source) => value = Some(self.source(source)?),
-                Op::Deref { user, offset } => derefs.push(Deref { user: *user, offset: *offset }),
+                Op::Deref { user, offset } => steps.push(Step::Deref(Deref { user: *user, offset: *offset })),
+                Op::ThisCpu => match self.addresses.per_cpu {
+                    0 => return Err(Unavailable::Source("the place of per-CPU memory")),
+                    table => steps.push(Step::ThisCpu { table }),
+                },
                 Op::Store { what, offset, size } => store = Some((*what, *offset, *size)),
                 Op::Bits { left, right, .. } => bits = Some((*left, *right)),
             }
@@ -358,7 +379,7 @@ impl Planner<'_> {
             size,
             count: arg.arg.count.max(1),
             value,
-            derefs,
+            steps,
             store,
             store_offset,
             bits,
@@ -380,6 +401,7 @@ impl Planner<'_> {
         Ok(match (source, self.context) {
             (Source::Immediate(value), _) => Value::number(*value),
             (Source::Comm, _) => Value::of(Origin::Comm),
+            (Source::Current, _) => Value::of(Origin::Task),
             // The kernel's uprobes read the text from user memory, which does not contain it (`fetch_store_string()`,
             // `kernel/trace/trace_uprobe.c`).
             (Source::Text(_), _) if self.user => Value::number(0),
@@ -447,8 +469,13 @@ impl fmt::Display for ProbePlan {
         }
         for arg in &self.args {
             write!(f, "bytes {} ({}): {}", arg.offset, arg.name, arg.value)?;
-            for deref in &arg.derefs {
-                write!(f, ", {}{:+}()", if deref.user { "user " } else { "" }, deref.offset)?;
+            for step in &arg.steps {
+                match step {
+                    Step::Deref(Deref { user, offset }) => {
+                        write!(f, ", {}{offset:+}()", if *user { "user " } else { "" })?;
+                    }
+                    Step::ThisCpu { .. } => f.write_str(", this CPU's")?,
+                }
             }
             writeln!(f, ", {:?} {:+}, {} times {} bytes", arg.store, arg.store_offset, arg.count, arg.size)?;
         }
@@ -468,6 +495,7 @@ impl fmt::Display for Value {
             Origin::FunctionPlace(_) => f.write_str("the function's place")?,
             Origin::Stack(word) => write!(f, "stack's word {word}")?,
             Origin::Comm => f.write_str("comm")?,
+            Origin::Task => f.write_str("current task")?,
             Origin::Text(text) => write!(f, "\"{}\"", text.escape_ascii())?,
             Origin::Field(field) => write!(f, "field {}", field.name)?,
         }

@@ -33,7 +33,7 @@ use crate::{
         dynamic::{Arg, Event, Kind, Place, Target},
     },
     kernel::{Btf, Symbols, btf::Prototype, modules},
-    lang::{define::Probe, facts::Arch, filter::FilterError},
+    lang::{define::Probe, facts::Arch, fetch::Op, filter::FilterError},
     plan::{
         probe::{self, Addresses, ProbeContext, ProbePlan, Unavailable},
         resolve,
@@ -183,6 +183,7 @@ struct HookSearch<'a> {
 
 impl HookSearch<'_> {
     fn offer(&mut self, context: ProbeContext, addresses: Addresses, point: AttachPoint) {
+        let addresses = Addresses { per_cpu: per_cpu(self.probe, self.facts), ..addresses };
         match probe::plan(self.probe, context, addresses) {
             Ok(plan) => self.found.usable.push(attach_plan(self.probe, plan, point)),
             Err(why) => self.lacks(point.name(), why),
@@ -407,10 +408,17 @@ pub fn shared(probe: &Probe, facts: &Facts) -> Option<AttachPlan> {
         return None;
     }
     let [address] = symbols.addresses(symbol)[..] else { return None };
-    let addresses = Addresses { by_fprobe: true, ..Addresses::default() };
+    let addresses = Addresses { by_fprobe: true, per_cpu: per_cpu(probe, facts), ..Addresses::default() };
     let plan = probe::plan(probe, ProbeContext::Registers(Arch::native()), addresses).ok()?;
     let point = AttachPoint::Shared { address, exit: *exit };
     plan.entry_args.is_empty().then(|| attach_plan(probe, plan, point))
+}
+
+/// The kernel's table of the CPUs' offsets, if an argument needs it; else 0.
+fn per_cpu(probe: &Probe, facts: &Facts) -> u64 {
+    let needed = probe.args.iter().any(|arg| arg.program.ops().contains(&Op::ThisCpu));
+    let table = || facts.symbols()?.addresses("__per_cpu_offset").first().copied();
+    needed.then(table).flatten().unwrap_or_default()
 }
 
 /// The addresses at which the functions of a glob are traced. Kernels before 6.5 list only names.

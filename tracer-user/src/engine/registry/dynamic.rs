@@ -181,6 +181,7 @@ impl LinePlanner {
             format.filter(|_| !is_closed(system, name)).cloned()
         };
         let machine = Machine::running(facts.btf(), Some(&facts.tracefs))
+            .with_language(facts.language())
             .with_symbols(Box::new(|| facts.symbols()))
             .with_sites(&self.sites)
             .with_events(Box::new(move |system, name| all.has(system, name)))

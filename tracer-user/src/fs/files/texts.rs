@@ -3,6 +3,7 @@
 use rustix::io::Errno;
 
 use super::entry::{Entry, ReadKind};
+use crate::lang::facts::Feature;
 
 /// `available_tracers`: only `nop`. Events need no other tracer.
 pub(super) const AVAILABLE_TRACERS: Entry =
@@ -31,8 +32,22 @@ pub(super) const AVAILABLE_FILTER_FUNCTIONS: Entry = Entry::read(
 )
 .top();
 
-pub(super) const README: Entry =
-    Entry::read("README", ReadKind::Text(|_, _| Ok(README_TEXT.as_bytes().to_vec()))).top();
+pub(super) const README: Entry = Entry::read(
+    "README",
+    ReadKind::Text(|engine, _| {
+        let has = |feature| engine.facts.language().has(feature);
+        let later = [(Feature::Current, CURRENT), (Feature::Casts, CASTS), (Feature::ThisCpu, THIS_CPU)];
+        let lacking = later.into_iter().filter(|(feature, _)| !has(*feature));
+        Ok(lacking.fold(README_TEXT.to_owned(), |text, (_, line)| text.replace(line, "")).into_bytes())
+    }),
+)
+.top();
+
+/// What only the definitions of later kernels have.
+const CURRENT: &str = "              $current,\n";
+const CASTS: &str = "              [(structname[,field])]<argname>[->field[->field|.field...]],
+              [(structname[,field])](fetcharg)->field[->field|.field...],\n";
+const THIS_CPU: &str = "              this_cpu_read(<fetcharg>), this_cpu_ptr(<fetcharg>),\n";
 
 /// Written anew for this program. Scripts search the kernel's text for features, so the same key phrases are here.
 const README_TEXT: &str = "\
@@ -102,6 +117,10 @@ Linux event tracing with the semantics of tracefs, done by eBPF: a mirror of the
     place (uprobe), only in this mirror: <path>:<function>
     args: <name>=fetcharg[:type]
     fetcharg: (%<register>|$<efield>), @<address>, @<symbol>[+|-<offset>], $stack<index>, $stack, $retval, $comm,
+              $current,
+              [(structname[,field])]<argname>[->field[->field|.field...]],
+              [(structname[,field])](fetcharg)->field[->field|.field...],
+              this_cpu_read(<fetcharg>), this_cpu_ptr(<fetcharg>),
               $arg<N>, <argname>[->field[->field|.field...]], +|-[u]<offset>(<fetcharg>), \\imm-value, \\\"imm-string\"
     type: s8/16/32/64, u8/16/32/64, x8/16/32/64, char, string, symbol, symstr, %pd/%pD, ustring,
           b<bit-width>@<bit-offset>/<container-size>, <type>\\[<array-size>\\]

@@ -192,6 +192,14 @@ impl Btf {
         self.first(name, |ty| matches!(ty, Type::Struct(_) | Type::Union(_)))
     }
 
+    /// The BTF id of a struct defined under this name.
+    ///
+    /// # Errors
+    /// If the BTF is broken.
+    pub(crate) fn structure(&self, name: &str) -> Result<Option<u32>, Error> {
+        self.first(name, |ty| matches!(ty, Type::Struct(_)))
+    }
+
     /// The value of an enumerator, sign-extended if its enum is signed. `of` is the enum's name; an empty name
     /// searches all anonymous enums.
     ///

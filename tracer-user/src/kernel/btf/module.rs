@@ -15,6 +15,14 @@ use crate::kernel::Error;
 pub(super) type Modules = Mutex<Vec<(String, u64, Arc<Btf>)>>;
 
 impl Btf {
+    /// The names of the loaded modules that have types.
+    pub(crate) fn module_names(&self) -> Vec<String> {
+        let files = self.path.parent().and_then(|dir| std::fs::read_dir(dir).ok());
+        let names =
+            files.into_iter().flatten().flatten().filter_map(|file| file.file_name().into_string().ok());
+        names.filter(|name| self.path.file_name().is_none_or(|own| own != name.as_str())).collect()
+    }
+
     /// The types of a loaded module together with the kernel's; None if the file cannot be opened.
     ///
     /// # Errors

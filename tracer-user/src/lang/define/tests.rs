@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::super::Span;
 use super::super::facts::{Arch, Fixed, Language};
-use super::super::fetch::{Argument, At, Fetch, FetchKind, Path as Names, Step, TypeSpec, parse};
+use super::super::fetch::{Argument, At, Cast, Fetch, FetchKind, Path as Names, Step, TypeSpec, parse};
 use super::*;
 use crate::event::dynamic::latin1;
 
@@ -175,12 +175,37 @@ fn path() -> impl Strategy<Value = Names> {
     })
 }
 
+/// Members of a structure whose address is known.
+fn members() -> impl Strategy<Value = Names> {
+    path().prop_map(|Names { root, mut steps, hyphen }| {
+        steps.insert(0, Step { arrow: true, name: root, span: Span::default() });
+        Names { root: Vec::new(), steps, hyphen }
+    })
+}
+
+/// A cast. Without parentheses the address has no arrow, and its parentheses are pairs.
+fn cast(inner: Fetch) -> impl Strategy<Value = FetchKind> {
+    let plain = matches!(inner.kind, FetchKind::Variable(_) | FetchKind::Register(_) | FetchKind::Memory(_));
+    (name(), proptest::option::of(members()), any::<bool>(), members()).prop_map(
+        move |(structure, member, enclosed, path)| {
+            let (inner, enclosed) = (inner.clone(), enclosed || !plain);
+            FetchKind::Cast(Box::new(Cast { structure, member, inner, enclosed, path }))
+        },
+    )
+}
+
 fn fetch() -> impl Strategy<Value = Fetch> {
     let leaf = prop_oneof![
         prop_oneof!["stack", "stack1", "comm", "arg3", "x"]
             .prop_map(|name| FetchKind::Variable(name.into_bytes())),
         path().prop_map(|path| FetchKind::Retval(Names { root: b"$retval".to_vec(), ..path })),
         path().prop_map(FetchKind::Named),
+        path().prop_map(|Names { mut steps, .. }| {
+            if let Some(first) = steps.first_mut() {
+                first.arrow = true;
+            }
+            FetchKind::Current(Names { root: b"$current".to_vec(), steps, hyphen: None })
+        }),
         name().prop_map(FetchKind::Register),
         any::<u64>().prop_map(FetchKind::Memory),
         "[a-z]{1,5}([+-][0-9]{1,3})?".prop_map(|name| FetchKind::Symbol(name.into_bytes())),
@@ -189,9 +214,13 @@ fn fetch() -> impl Strategy<Value = Fetch> {
     ];
     let place = |kind| Fetch { kind, span: Span::default(), offset: 0 };
     leaf.prop_map(place).prop_recursive(2, 4, 1, move |inner| {
-        (any::<bool>(), -999i64..999, inner).prop_map(move |(user, offset, inner)| {
-            place(FetchKind::Deref { user, offset, inner: Box::new(inner) })
-        })
+        let deref = (any::<bool>(), -999i64..999, inner.clone())
+            .prop_map(|(user, offset, inner)| FetchKind::Deref { user, offset, inner: Box::new(inner) });
+        let this_cpu = (any::<bool>(), inner.clone())
+            .prop_map(|(read, inner)| FetchKind::ThisCpu { read, inner: Box::new(inner) });
+        let is_paired = |inner: &Fetch| !inner.to_string().contains('"');
+        let cast = inner.prop_filter("a text can contain parentheses", is_paired).prop_flat_map(cast);
+        prop_oneof![3 => deref, 1 => this_cpu, 2 => cast].prop_map(place)
     })
 }
 

@@ -28,6 +28,8 @@ pub struct Fixed {
     pub signatures: BTreeMap<String, Signature>,
     /// Types by id.
     pub types: Vec<Shape>,
+    /// Ids of structs by name.
+    pub structures: BTreeMap<String, u32>,
     /// Members by id of the struct and name.
     pub members: BTreeMap<(u32, String), BitMember>,
     /// Offsets in bytes by struct and path.
@@ -122,6 +124,9 @@ impl Fixed {
             tracepoints: [("sched_switch".to_owned(), "__probestub_sched_switch".to_owned())].into(),
             signatures: signatures.map(|(name, signature)| (name.to_owned(), signature)).into(),
             types,
+            structures: [("file", 6), ("task_struct", 9), ("inner", 12)]
+                .map(|(name, id)| (name.to_owned(), id))
+                .into(),
             members: members.into(),
             offsets: [offset("dentry", "d_name.name", 40), offset("file", "f_path.dentry", 72)].into(),
             events: Format::parse("sched", SWITCH).into_iter().collect(),
@@ -195,6 +200,10 @@ impl Facts for Fixed {
 
     fn signature(&self, function: &str) -> Option<Signature> {
         self.signatures.get(function).cloned()
+    }
+
+    fn structure(&self, name: &str) -> Option<u32> {
+        self.structures.get(name).copied()
     }
 
     fn shape(&self, id: u32) -> Option<Shape> {

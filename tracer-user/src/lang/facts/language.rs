@@ -35,13 +35,25 @@ pub enum Feature {
     /// `(STRUCT)FETCH`, an explicit type of a pointer (found in 6.18). The parser recognizes and rejects it, with the
     /// error of kernels that are built without it.
     Typecasts,
+    /// `(STRUCT[,MEMBER])FETCH->FIELD`, with other casts inside (found in 7.3).
+    Casts,
+    /// `$current` (found in 7.3).
+    Current,
+    /// `this_cpu_ptr(FETCH)` and `this_cpu_read(FETCH)` (found in 7.3).
+    ThisCpu,
+    /// Fields of the event of an event probe without `$` (found in 7.3).
+    FieldNames,
+    /// Arguments of at most 255 bytes (found in 7.3). Before, 63.
+    LongArguments,
+    /// Errors as in 7.3: a limit of 8 for nesting, the errno of large numbers, and other texts.
+    LatestErrors,
     /// `PATH:SYMBOL`, an extension that no kernel has.
     FileSymbols,
 }
 
 impl Feature {
     /// All features.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 21] = [
         Self::Kprobes,
         Self::Fprobes,
         Self::Uprobes,
@@ -56,6 +68,12 @@ impl Feature {
         Self::ArgumentCountError,
         Self::SharedTracepoints,
         Self::Typecasts,
+        Self::Casts,
+        Self::Current,
+        Self::ThisCpu,
+        Self::FieldNames,
+        Self::LongArguments,
+        Self::LatestErrors,
         Self::FileSymbols,
     ];
 }
@@ -72,6 +90,22 @@ impl Language {
         Self { features: (1 << Feature::ALL.len()) - 1 }
     }
 
+    /// A kernel with this `README` in its tracefs: without the later features that the text does not name. The others
+    /// are available on every kernel.
+    pub fn of_readme(readme: &str) -> Self {
+        let named = [
+            ("$current", &[Feature::Current][..]),
+            ("this_cpu_read(<fetcharg>)", &[Feature::ThisCpu]),
+            (
+                "[(structname[,field])]<argname>",
+                &[Feature::Casts, Feature::FieldNames, Feature::LongArguments, Feature::LatestErrors],
+            ),
+        ];
+        let lacking =
+            named.iter().filter(|(words, _)| !readme.contains(words)).flat_map(|(_, features)| *features);
+        lacking.copied().fold(Self::full(), Self::without)
+    }
+
     /// The newest kernel: all features except our extensions.
     #[cfg(any(test, feature = "internals"))]
     pub fn newest() -> Self {
@@ -81,7 +115,17 @@ impl Language {
     /// Linux 6.12 (Debian).
     #[cfg(any(test, feature = "internals"))]
     pub fn v6_12() -> Self {
-        let later = [Feature::ArgumentCountError, Feature::SharedTracepoints, Feature::Typecasts];
+        let later = [
+            Feature::ArgumentCountError,
+            Feature::SharedTracepoints,
+            Feature::Typecasts,
+            Feature::Casts,
+            Feature::Current,
+            Feature::ThisCpu,
+            Feature::FieldNames,
+            Feature::LongArguments,
+            Feature::LatestErrors,
+        ];
         later.into_iter().fold(Self::newest(), Self::without)
     }
 
@@ -105,7 +149,6 @@ impl Language {
     }
 
     /// Removes a feature.
-    #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub fn without(self, feature: Feature) -> Self {
         Self { features: self.features & !(1 << feature as u32) }
@@ -123,6 +166,11 @@ mod tests {
         assert!(!less.has(Feature::Dentry) && less.has(Feature::BtfArgs));
         assert_eq!(less.with(Feature::Dentry), Language::full());
         assert!(!Language::v6_1().has(Feature::Fprobes) && Language::v6_1().has(Feature::Eprobes));
+        let readme = "fetcharg: $comm, $arg<N>, $current\n [(structname[,field])]<argname>[->field], ...";
+        let read = Language::of_readme(readme);
+        assert_eq!(read, Language::full().without(Feature::ThisCpu));
+        assert!(!Language::of_readme("").has(Feature::LatestErrors));
+        assert!(Language::of_readme("").has(Feature::Typecasts));
         for (at, feature) in Feature::ALL.into_iter().enumerate() {
             assert_eq!(feature as usize, at);
         }

@@ -90,7 +90,6 @@ impl<'a> Machine<'a> {
     }
 
     /// Uses the language of another kernel.
-    #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub fn with_language(mut self, language: Language) -> Self {
         self.language = language;
@@ -274,6 +273,10 @@ impl Facts for Machine<'_> {
 
     fn signature(&self, function: &str) -> Option<Signature> {
         self.types.signature(function, self.symbols())
+    }
+
+    fn structure(&self, name: &str) -> Option<u32> {
+        self.types.structure(name)
     }
 
     fn shape(&self, id: u32) -> Option<Shape> {

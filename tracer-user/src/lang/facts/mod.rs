@@ -95,6 +95,9 @@ pub trait Facts {
     /// Parameters and result of a function.
     fn signature(&self, function: &str) -> Option<Signature>;
 
+    /// Id of a struct, of the kernel or else of a module.
+    fn structure(&self, name: &str) -> Option<u32>;
+
     /// Shape of a type.
     fn shape(&self, id: u32) -> Option<Shape>;
 

@@ -43,6 +43,19 @@ impl<'a> Types<'a> {
         })
     }
 
+    /// Id of a struct: of the kernel, else of the first module that has one of this name.
+    pub(super) fn structure(&self, name: &str) -> Option<u32> {
+        let kernel = self.kernel?;
+        if let Some(found) = kernel.structure(name).ok()? {
+            return Some(found);
+        }
+        kernel.module_names().iter().find_map(|module| {
+            let types = kernel.module(module).ok()??;
+            let found = types.structure(name).ok()??;
+            Some(tagged(found, self.tag(&types)))
+        })
+    }
+
     pub(super) fn shape(&self, id: u32) -> Option<Shape> {
         self.of(id, |types, id, tag| {
             let shape = types.shape(id)?;

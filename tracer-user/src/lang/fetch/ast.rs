@@ -57,6 +57,19 @@ pub enum FetchKind {
         /// The address.
         inner: Box<Fetch>,
     },
+    /// `$current`, and the members accessed through it.
+    Current(Path),
+    /// A field of the probed event, by its name alone.
+    Field(Vec<u8>),
+    /// `this_cpu_ptr(FETCH)`
+    ThisCpu {
+        /// Whether it is `this_cpu_read(FETCH)`, the word there.
+        read: bool,
+        /// The address of the first CPU's variable.
+        inner: Box<Fetch>,
+    },
+    /// `(STRUCT[,MEMBER])FETCH->FIELD`
+    Cast(Box<Cast>),
     /// `\NUMBER`
     Immediate(u64),
     /// `\"TEXT"`
@@ -65,10 +78,26 @@ pub enum FetchKind {
     Broken(Stop),
 }
 
+/// A part of the structure that an address points into.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cast {
+    /// Name of the structure.
+    pub structure: Vec<u8>,
+    /// The member that the address is of. Without one it is of the structure.
+    pub member: Option<Path>,
+    /// The address.
+    pub inner: Fetch,
+    /// Whether the address is in parentheses.
+    pub enclosed: bool,
+    /// The accessed members.
+    pub path: Path,
+}
+
 /// A member path: `NAME`, `NAME->FIELD.FIELD` and so on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// The first name; for a return value it includes the `$`.
+    /// The first name; for a return value and the current task it includes the `$`. Empty for members of a given
+    /// structure.
     pub root: Vec<u8>,
     /// The member accesses after the root.
     pub steps: Vec<Step>,
@@ -122,21 +151,45 @@ impl Fetch {
         self.span = Span::default();
         self.offset = 0;
         match &mut self.kind {
-            FetchKind::Deref { inner, .. } => inner.forget_places(),
-            FetchKind::Named(path) | FetchKind::Retval(path) => {
-                path.steps.iter_mut().for_each(|step| step.span = Span::default());
-                path.hyphen = path.hyphen.map(|_| 0);
+            FetchKind::Deref { inner, .. } | FetchKind::ThisCpu { inner, .. } => inner.forget_places(),
+            FetchKind::Named(path) | FetchKind::Retval(path) | FetchKind::Current(path) => {
+                path.forget_places()
+            }
+            FetchKind::Cast(cast) => {
+                cast.inner.forget_places();
+                cast.path.forget_places();
+                if let Some(member) = &mut cast.member {
+                    member.forget_places();
+                }
             }
             _ => {}
         }
     }
 }
 
+#[cfg(any(test, feature = "internals"))]
 impl Path {
+    fn forget_places(&mut self) {
+        self.steps.iter_mut().for_each(|step| step.span = Span::default());
+        self.hyphen = self.hyphen.map(|_| 0);
+    }
+}
+
+impl Path {
+    /// Reads a name and the members after it.
     pub(super) fn read(word: &[u8], span: Span) -> Self {
+        Self::continued(word, span, None)
+    }
+
+    /// Reads members of a structure whose address is known.
+    pub(super) fn members(word: &[u8], span: Span) -> Self {
+        Self::continued(word, span, Some(true))
+    }
+
+    /// `arrow` is whether an arrow or a dot precedes the text, or `None` if it begins with the root.
+    fn continued(word: &[u8], span: Span, mut arrow: Option<bool>) -> Self {
         let mut path = Self { root: Vec::new(), steps: Vec::new(), hyphen: None };
         let mut at = span.start;
-        let mut arrow = None;
         loop {
             let text = Span::new(at, span.end).of(word);
             let end = text.iter().position(|byte| matches!(byte, b'.' | b'-'));
@@ -179,7 +232,14 @@ impl Display for Fetch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
             FetchKind::Variable(name) => write!(f, "${}", latin1(name)),
-            FetchKind::Retval(path) | FetchKind::Named(path) => write!(f, "{path}"),
+            FetchKind::Retval(path) | FetchKind::Named(path) | FetchKind::Current(path) => {
+                write!(f, "{path}")
+            }
+            FetchKind::Field(name) => f.write_str(&latin1(name)),
+            FetchKind::ThisCpu { read, inner } => {
+                write!(f, "this_cpu_{}({inner})", if *read { "read" } else { "ptr" })
+            }
+            FetchKind::Cast(cast) => write!(f, "{cast}"),
             FetchKind::Register(name) => write!(f, "%{}", latin1(name)),
             FetchKind::Memory(address) => write!(f, "@{address:#x}"),
             FetchKind::File(offset) => write!(f, "@+{offset}"),
@@ -196,11 +256,28 @@ impl Display for Fetch {
     }
 }
 
+impl Display for Cast {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "({}", latin1(&self.structure))?;
+        if let Some(member) = &self.member {
+            write!(f, ",{member}")?;
+        }
+        let inner = &self.inner;
+        if self.enclosed {
+            write!(f, ")({inner})->{}", self.path)
+        } else {
+            write!(f, "){inner}->{}", self.path)
+        }
+    }
+}
+
 impl Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&latin1(&self.root))?;
-        for step in &self.steps {
-            write!(f, "{}{}", if step.arrow { "->" } else { "." }, latin1(&step.name))?;
+        for (at, step) in self.steps.iter().enumerate() {
+            let is_first = at == 0 && self.root.is_empty();
+            let sign = if step.arrow { "->" } else { "." };
+            write!(f, "{}{}", if is_first { "" } else { sign }, latin1(&step.name))?;
         }
         Ok(())
     }

@@ -86,6 +86,14 @@ error_kinds! {
     NotForString => "This type does not fit for string.",
     NeedsStringType => "$comm and immediate-string only accepts string type",
     EventTooBig => "Event too big (too many fields?)",
+    FileOnKernelProbe => "File offset is not available for kernel probes",
+    ThisCpuOutside => "Per-cpu variable access is only for kernel probes",
+    NoEventField => "This event field is not found.",
+    TooMuchNested => "Too many nested typecasts/dereferences",
+    CastNeedsField => "Typecast requires a field access",
+    CastSymbolOffset => "@SYM+/-OFFSET with typecast needs parentheses",
+    CastArrow => "Typecast field option does not support -> operator",
+    CastNotAligned => "Typecast field option is not byte-aligned",
     // The kernel has no text for these.
     NoCommand => "Not a definition: it starts with f, t, p, r, e or -, and names its target",
     ArgumentsUnlogged => "More than 128 arguments",
@@ -183,6 +191,6 @@ mod tests {
         assert_eq!(words.iter().collect::<BTreeSet<_>>().len(), words.len());
         assert_eq!(ErrorKind::Busy.wording(), None);
         // A new kind is counted here, so that nobody forgets whether the kernel logs it.
-        assert_eq!((words.len(), ErrorKind::ALL.len()), (79, 92));
+        assert_eq!((words.len(), ErrorKind::ALL.len()), (87, 100));
     }
 }

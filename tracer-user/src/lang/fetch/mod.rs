@@ -19,7 +19,7 @@ mod value;
 
 #[cfg(any(test, feature = "internals"))]
 pub use ast::Argument;
-pub use ast::{Fetch, FetchKind, Path, Step, TypeSpec};
+pub use ast::{Cast, Fetch, FetchKind, Path, Step, TypeSpec};
 pub use check::{Checked, Checker, Site};
 pub use error::{ErrorKind, Fault, Stop};
 pub use parser::{Draft, parse};
@@ -29,6 +29,10 @@ pub use program::{Op, Program, Source, Store};
 pub const ARGS_MAX: usize = 128;
 /// Maximum length of an argument in bytes, without its name: `MAX_ARGSTR_LEN`.
 pub const TEXT_MAX: usize = 63;
+/// Its maximum length in later kernels ([`Feature::LongArguments`](super::facts::Feature::LongArguments)).
+pub const LONG_TEXT_MAX: usize = 255;
+/// Maximum number of dereferences and casts around a value: `TRACEPROBE_MAX_NESTED_LEVEL`.
+pub const NESTING_MAX: usize = 8;
 /// Maximum length of an argument's name in bytes: `MAX_ARG_NAME_LEN`.
 pub const ARG_NAME_MAX: usize = 32;
 /// Maximum number of array elements: `MAX_ARRAY_LEN`.

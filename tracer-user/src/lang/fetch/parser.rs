@@ -4,12 +4,12 @@ use rustix::io::Errno;
 
 use super::super::Span;
 use super::super::facts::{Feature, Language};
-use super::super::number;
+use super::super::{ctype, number};
 #[cfg(any(test, feature = "internals"))]
 use super::ast::Argument;
-use super::ast::{Fetch, FetchKind, Path, TypeSpec};
+use super::ast::{Cast, Fetch, FetchKind, Path, TypeSpec};
 use super::error::{ErrorKind, Fault, Stop};
-use super::{ARG_NAME_MAX, ARRAY_MAX, At, TEXT_MAX, is_alpha, is_name};
+use super::{ARG_NAME_MAX, ARRAY_MAX, At, LONG_TEXT_MAX, NESTING_MAX, TEXT_MAX, is_alpha, is_name};
 
 /// A parsed argument that may contain errors. The fields are in the order of the kernel's checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,8 @@ impl Fetch {
     fn first_broken(&self) -> Option<&Stop> {
         match &self.kind {
             FetchKind::Broken(stop) => Some(stop),
-            FetchKind::Deref { inner, .. } => inner.first_broken(),
+            FetchKind::Deref { inner, .. } | FetchKind::ThisCpu { inner, .. } => inner.first_broken(),
+            FetchKind::Cast(cast) => cast.inner.first_broken(),
             _ => None,
         }
     }
@@ -70,6 +71,7 @@ pub fn parse(word: &[u8], at: At, language: Language) -> Draft {
     let length = match body.len() {
         0 => Err(Stop::invalid(ErrorKind::NoArgBody, body)),
         1..=TEXT_MAX => Ok(()),
+        _ if body.len() <= LONG_TEXT_MAX && language.has(Feature::LongArguments) => Ok(()),
         _ => {
             let later = language.has(Feature::LaterErrors);
             Err(Stop::at(if later { Errno::TOOBIG } else { Errno::INVAL }, ErrorKind::ArgTooLong, body))
@@ -77,7 +79,8 @@ pub fn parse(word: &[u8], at: At, language: Language) -> Draft {
     };
     let colon = body.of(word).iter().position(|byte| *byte == b':').map(|at| start + at);
     let ty = colon.map(|colon| type_spec(word, Span::new(colon + 1, body.end))).transpose();
-    let fetch = Reader { word, at, language }.fetch(Span::new(start, colon.unwrap_or(body.end)), start);
+    let reader = Reader { word, at, language };
+    let fetch = reader.fetch(Span::new(start, colon.unwrap_or(body.end)), start, 0);
     Draft { name, body, length, ty, fetch }
 }
 
@@ -111,17 +114,24 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Parses the text at `span`; `offset` is the kernel's position of it.
-    fn fetch(&self, span: Span, offset: usize) -> Fetch {
-        let kind = self.kind(span, offset).unwrap_or_else(FetchKind::Broken);
+    /// Parses the text at `span`; `offset` is the kernel's position of it, `depth` the number of texts around it.
+    fn fetch(&self, span: Span, offset: usize, depth: usize) -> Fetch {
+        let kind = self.kind(span, offset, depth).unwrap_or_else(FetchKind::Broken);
         Fetch { kind, span, offset }
     }
 
-    fn kind(&self, span: Span, offset: usize) -> Result<FetchKind, Stop> {
+    fn kind(&self, span: Span, offset: usize, depth: usize) -> Result<FetchKind, Stop> {
         let text = span.of(self.word);
         let refused = |errno, kind, offset| Err(Stop::new(errno, Fault::new(kind, offset, span)));
+        let has = |feature| self.language.has(feature);
+        let this_cpu = self.this_cpu(text);
+        let nests = matches!(text, [b'+' | b'-' | b'(', ..]) || this_cpu.is_some();
+        if nests && depth >= NESTING_MAX && has(Feature::LatestErrors) {
+            return refused(Errno::TOOBIG, ErrorKind::TooMuchNested, offset);
+        }
         match text {
             [b'$', name @ ..] if self.is_retval(name) => Ok(FetchKind::Retval(Path::read(self.word, span))),
+            [b'$', name @ ..] if self.is_current(name) => Ok(FetchKind::Current(Path::read(self.word, span))),
             [b'$', name @ ..] => Ok(FetchKind::Variable(name.to_vec())),
             [b'%', ..] if !self.at.has_registers() => {
                 // The kernel continues after the first error and logs a second.
@@ -134,29 +144,124 @@ impl Reader<'_> {
                 let address = number::read_unsigned(digits, 0).map(FetchKind::Memory);
                 address.or_else(|errno| refused(errno, ErrorKind::BadMemoryAddress, offset))
             }
-            [b'@', b'+', ..] if self.at.is_kernel() => refused(Errno::INVAL, ErrorKind::FileOnKprobe, offset),
+            [b'@', b'+', ..] if self.at.is_kernel() => {
+                let latest = has(Feature::LatestErrors);
+                let kind = if latest { ErrorKind::FileOnKernelProbe } else { ErrorKind::FileOnKprobe };
+                refused(Errno::INVAL, kind, offset)
+            }
             [b'@', b'+', digits @ ..] => number::read_signed(digits)
                 .map(FetchKind::File)
                 .or_else(|errno| refused(errno, ErrorKind::BadFileOffset, offset)),
             [b'@', ..] if !self.at.is_kernel() => refused(Errno::INVAL, ErrorKind::SymbolOnUprobe, offset),
             [b'@', symbol @ ..] => Ok(FetchKind::Symbol(symbol.to_vec())),
-            [b'+' | b'-', ..] => self.deref(span, offset),
+            [b'+' | b'-', ..] => self.deref(span, offset, depth),
             [b'\\', b'"', text @ ..] => quoted(text, span, offset),
             [b'\\', digits @ ..] => immediate(digits)
                 .map(FetchKind::Immediate)
                 .or_else(|errno| refused(errno, ErrorKind::BadImmediate, offset + 1)),
-            [first, ..] if (is_alpha(*first) || *first == b'_') && self.language.has(Feature::BtfArgs) => {
+            _ if let Some((read, length)) = this_cpu => {
+                if !self.at.is_kernel() || self.at == At::Event {
+                    return refused(Errno::INVAL, ErrorKind::ThisCpuOutside, offset);
+                }
+                let (inside, offset) = (Span::new(span.start + length, span.end), offset + length);
+                let inner = self.enclosed(inside, offset, depth)?;
+                Ok(FetchKind::ThisCpu { read, inner: Box::new(inner) })
+            }
+            [first, ..] if is_letter(*first) && self.at == At::Event && has(Feature::FieldNames) => {
+                Ok(FetchKind::Field(text.to_vec()))
+            }
+            [first, ..] if is_letter(*first) && has(Feature::BtfArgs) => {
                 if self.at.is_entry() || self.at.is_exit() {
                     Ok(FetchKind::Named(Path::read(self.word, span)))
                 } else {
                     refused(Errno::INVAL, ErrorKind::NoTypes, offset)
                 }
             }
-            [b'(', ..] if self.language.has(Feature::Typecasts) => {
-                refused(Errno::OPNOTSUPP, ErrorKind::NoTypes, offset)
-            }
+            [b'(', ..] if self.has_casts() => self.cast(span, offset, depth),
+            [b'(', ..] if has(Feature::Typecasts) => refused(Errno::OPNOTSUPP, ErrorKind::NoTypes, offset),
             _ => refused(Errno::INVAL, ErrorKind::BadFetchArg, offset),
         }
+    }
+
+    /// Whether a variable is the current task, with or without members. In user-space files there is none.
+    fn is_current(&self, name: &[u8]) -> bool {
+        let is_here = self.at.is_kernel() && self.at != At::Event && self.language.has(Feature::Current);
+        let has_members = self.language.has(Feature::BtfArgs);
+        is_here && (name == b"current" || has_members && name.starts_with(b"current-"))
+    }
+
+    /// Whether the text begins with `this_cpu_read(` or else with `this_cpu_ptr(`, and the length of that.
+    fn this_cpu(&self, text: &[u8]) -> Option<(bool, usize)> {
+        let known = self.language.has(Feature::ThisCpu);
+        let all = [(true, &b"this_cpu_read("[..]), (false, b"this_cpu_ptr(")];
+        let found = all.into_iter().find(|(_, start)| known && text.starts_with(start));
+        found.map(|(read, start)| (read, start.len()))
+    }
+
+    /// Whether casts are available: only where types are.
+    fn has_casts(&self) -> bool {
+        let at = self.at.is_entry() || self.at.is_exit() || self.at == At::Event;
+        at && self.language.has(Feature::Casts) && self.language.has(Feature::BtfArgs)
+    }
+
+    /// Parses the text up to the last closing parenthesis in `span`.
+    fn enclosed(&self, span: Span, offset: usize, depth: usize) -> Result<Fetch, Stop> {
+        let Some(close) = span.of(self.word).iter().rposition(|byte| *byte == b')') else {
+            let fault = Fault::new(ErrorKind::DerefOpen, offset + span.len(), Span::empty(span.end));
+            return Err(Stop::new(Errno::INVAL, fault));
+        };
+        Ok(self.fetch(Span::new(span.start, span.start + close), offset, depth + 1))
+    }
+
+    /// `(STRUCT[,MEMBER])FETCH->FIELD` (`handle_typecast()`)
+    fn cast(&self, span: Span, offset: usize, depth: usize) -> Result<FetchKind, Stop> {
+        let refused = |kind, offset, span| Err(Stop::new(Errno::INVAL, Fault::new(kind, offset, span)));
+        let text = span.of(self.word);
+        let end = Span::empty(span.end);
+        let Some(close) = text.iter().position(|byte| *byte == b')') else {
+            return refused(ErrorKind::DerefOpen, offset + text.len(), end);
+        };
+        let ty = Span::new(span.start + 1, span.start + close);
+        let (rest, offset) = (Span::new(ty.end + 1, span.end), offset + close + 1);
+        let text = rest.of(self.word);
+        let arrow_at = |at| ctype::rest(text, at).starts_with(b"->");
+        let nests = matches!(text, [b'+' | b'-', ..]) || self.this_cpu(text).is_some();
+        let enclosed = text.first() == Some(&b'(');
+        // Where the address ends, and the arrow begins.
+        let (inner_end, arrow) = if enclosed {
+            let Some(close) = closing(text) else { return refused(ErrorKind::DerefOpen, offset, end) };
+            (close, close + 1)
+        } else if nests {
+            let Some(open) = text.iter().skip(1).position(|byte| *byte == b'(') else {
+                return refused(ErrorKind::DerefNeedsBrace, offset, rest);
+            };
+            let Some(close) = closing(ctype::rest(text, open + 1)) else {
+                return refused(ErrorKind::DerefOpen, offset + text.len(), end);
+            };
+            (open + 1 + close + 1, open + 1 + close + 1)
+        } else {
+            let sign = text.iter().position(|byte| matches!(byte, b'+' | b'-'));
+            let digit = sign.and_then(|sign| text.get(sign + 1)).is_some_and(u8::is_ascii_digit);
+            if text.first() == Some(&b'@') && digit {
+                return refused(ErrorKind::CastSymbolOffset, offset, rest);
+            }
+            let hyphen = text.iter().position(|byte| *byte == b'-').filter(|hyphen| arrow_at(*hyphen));
+            (hyphen.unwrap_or(text.len()), hyphen.unwrap_or(text.len()))
+        };
+        if !arrow_at(arrow) {
+            return refused(ErrorKind::CastNeedsField, offset + arrow, Span::empty(rest.start + arrow));
+        }
+        let skipped = usize::from(enclosed);
+        let inner = Span::new(rest.start + skipped, rest.start + inner_end);
+        let comma = ty.of(self.word).iter().position(|byte| *byte == b',').map(|comma| ty.start + comma);
+        let member = comma.map(|comma| Path::members(self.word, Span::new(comma + 1, ty.end)));
+        Ok(FetchKind::Cast(Box::new(Cast {
+            structure: Span::new(ty.start, comma.unwrap_or(ty.end)).of(self.word).to_vec(),
+            member,
+            inner: self.fetch(inner, offset + skipped, depth + 1),
+            enclosed,
+            path: Path::members(self.word, Span::new(rest.start + arrow + 2, span.end)),
+        })))
     }
 
     /// Whether a variable is the return value. Since 6.5 every name that starts with `retval` is.
@@ -165,7 +270,7 @@ impl Reader<'_> {
         self.at != At::Event && if later { name.starts_with(b"retval") } else { name == b"retval" }
     }
 
-    fn deref(&self, span: Span, offset: usize) -> Result<FetchKind, Stop> {
+    fn deref(&self, span: Span, offset: usize, depth: usize) -> Result<FetchKind, Stop> {
         let text = span.of(self.word);
         let user = text.get(1) == Some(&b'u');
         // Start of the offset, without a plus sign, which the kernel skips.
@@ -189,14 +294,27 @@ impl Reader<'_> {
         };
         let negative = minus || rest.first() == Some(&b'-');
         let believed = offset + open + 1 + usize::from(!negative);
-        let inside = Span::new(number.end + 1, span.end);
-        let Some(close) = inside.of(self.word).iter().rposition(|byte| *byte == b')') else {
-            let end = believed + inside.len();
-            return refused(Errno::INVAL, ErrorKind::DerefOpen, end, Span::empty(span.end));
-        };
-        let inner = self.fetch(Span::new(inside.start, inside.start + close), believed);
+        let inner = self.enclosed(Span::new(number.end + 1, span.end), believed, depth)?;
         Ok(FetchKind::Deref { user, offset: value, inner: Box::new(inner) })
     }
+}
+
+/// Whether a name can begin with the byte.
+fn is_letter(byte: u8) -> bool {
+    is_alpha(byte) || byte == b'_'
+}
+
+/// The parenthesis that closes the one at the start of a text.
+fn closing(text: &[u8]) -> Option<usize> {
+    let mut open = 0_usize;
+    text.iter().position(|byte| {
+        match byte {
+            b'(' => open += 1,
+            b')' => open = open.saturating_sub(1),
+            _ => {}
+        }
+        *byte == b')' && open == 0
+    })
 }
 
 /// `text` is the part of `span` after the opening quote.

@@ -30,6 +30,8 @@ pub enum Op {
         /// Offset in bytes.
         offset: i32,
     },
+    /// Makes the address of a variable of each CPU that of this CPU's.
+    ThisCpu,
     /// Stores the value into the record.
     Store {
         /// Kind of the store.
@@ -67,6 +69,8 @@ pub enum Source {
     Immediate(u64),
     /// The name of the current task.
     Comm,
+    /// The address of the current task.
+    Current,
     /// An argument of the function, counted from 0; for a tracepoint, counted from 1.
     Argument(u32),
     /// An address, by its offset in the probed file.
@@ -162,6 +166,7 @@ impl Display for Op {
             Self::Symbol(symbol) => write!(f, "symbol {}", latin1(symbol)),
             Self::Load(source) => write!(f, "{source}"),
             Self::Deref { user, offset } => write!(f, "{}{offset:+}()", if *user { "user " } else { "" }),
+            Self::ThisCpu => f.write_str("this CPU's"),
             Self::Store { what, offset, size } => match what {
                 Store::Raw => write!(f, "store {size}"),
                 Store::Memory => write!(f, "store {size} at {offset:+}"),
@@ -185,6 +190,7 @@ impl Display for Source {
             Self::Retval => f.write_str("return value"),
             Self::Immediate(value) => write!(f, "{value:#x}"),
             Self::Comm => f.write_str("comm"),
+            Self::Current => f.write_str("current task"),
             Self::Argument(n) => write!(f, "argument {n}"),
             Self::File(offset) => write!(f, "file {offset:+#x}"),
             Self::Text(text) => write!(f, "\"{}\"", text.escape_ascii()),

@@ -153,7 +153,7 @@ impl Value<'_, '_> {
                 Source::Register(_) | Source::Stack(_) | Source::Retval | Source::Argument(_) => symbol,
                 Source::Immediate(_) | Source::Comm | Source::Text(_) => !symbol,
                 Source::Field(_) => true,
-                Source::StackPointer | Source::File(_) | Source::SavedArg(_) => false,
+                Source::StackPointer | Source::File(_) | Source::SavedArg(_) | Source::Current => false,
             },
             _ => false,
         };

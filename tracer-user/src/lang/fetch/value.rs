@@ -7,7 +7,7 @@ use super::super::Span;
 use super::super::facts::{Facts, Feature};
 use super::super::number;
 use super::At;
-use super::ast::{Fetch, FetchKind, Path};
+use super::ast::{Cast, Fetch, FetchKind, Path, Step};
 use super::check::{Site, Types};
 use super::error::{ErrorKind, Fault, Stop};
 use super::program::{Op, Program, Source};
@@ -108,6 +108,14 @@ impl Value<'_, '_> {
                 }
                 self.by_name(path, fetch.span)
             }
+            FetchKind::Current(path) if path.steps.is_empty() && path.hyphen.is_none() => {
+                self.load(Source::Current)
+            }
+            FetchKind::Current(path) => self.by_name(path, fetch.span),
+            FetchKind::Field(name) => match self.find_field(&latin1(name)) {
+                Some(field) => self.load(field),
+                None => self.invalid(ErrorKind::NoEventField),
+            },
             FetchKind::Register(name) => match self.facts.arch().register(&latin1(name)) {
                 Some(place) => self.load(Source::Register(place)),
                 None => self.invalid(ErrorKind::BadRegister),
@@ -130,14 +138,59 @@ impl Value<'_, '_> {
                 self.typed = None;
                 Ok(())
             }
+            FetchKind::ThisCpu { read, inner } => self.this_cpu(*read, inner),
+            FetchKind::Cast(cast) => self.cast(cast, fetch),
         }
+    }
+
+    fn this_cpu(&mut self, read: bool, inner: &Fetch) -> Result<(), Stop> {
+        self.fetch(inner)?;
+        (self.offset, self.span, self.astray) = (inner.offset, inner.span, false);
+        if matches!(self.program.last(), Some(Op::Load(Source::Comm | Source::Text(_)))) {
+            return self.invalid(ErrorKind::CommDeref);
+        }
+        // The variable's address counts, not the word there.
+        if matches!(inner.kind, FetchKind::Symbol(_) | FetchKind::Memory(_)) {
+            self.program.replace_last(Op::ThisCpu);
+        } else {
+            self.push(Op::ThisCpu, Errno::INVAL)?;
+        }
+        self.typed = None;
+        if read { self.push(Op::Deref { user: false, offset: 0 }, Errno::INVAL) } else { Ok(()) }
+    }
+
+    /// Follows the path of a cast from the address in it (`parse_btf_casttype()`).
+    fn cast(&mut self, cast: &Cast, fetch: &Fetch) -> Result<(), Stop> {
+        self.fetch(&cast.inner)?;
+        let ty = Span::new(fetch.span.start + 1, fetch.span.start + 1 + cast.structure.len());
+        (self.offset, self.span, self.astray) = (fetch.offset + 1, ty, false);
+        let Some(id) = self.facts.structure(&latin1(&cast.structure)) else {
+            return self.invalid(ErrorKind::NoPointer);
+        };
+        let structure = Shape { class: Class::Aggregate(id), word: 0 };
+        let mut before = 0;
+        if let Some(path) = &cast.member {
+            self.offset += ty.len() + 1;
+            let mut steps = path.steps.iter().peekable();
+            let (bits, _, _) = self.member(&mut steps, path.hyphen, structure)?;
+            if !bits.is_multiple_of(8) {
+                return self.invalid(ErrorKind::CastNotAligned);
+            }
+            if steps.peek().is_some() {
+                self.offset -= 2;
+                return self.invalid(ErrorKind::CastArrow);
+            }
+            before = bits / 8;
+        }
+        let start = cast.path.steps.first().map_or(fetch.span.end, |step| step.span.start);
+        self.offset = fetch.offset + start - fetch.span.start;
+        self.fields(&cast.path, Base::Structure { shape: structure, before })
     }
 
     fn field(&mut self, name: &[u8]) -> Result<(), Stop> {
         let name = latin1(name);
-        let fields = self.site.event.map_or(&[][..], |event| &event.fields);
-        if let Some(field) = fields.iter().find(|field| field.name == name) {
-            return self.load(Source::Field(Box::new(field.clone())));
+        if let Some(field) = self.find_field(&name) {
+            return self.load(field);
         }
         if !self.facts.language().has(Feature::LaterErrors) {
             // The checker looks up the field after all other checks of the argument.
@@ -158,6 +211,13 @@ impl Value<'_, '_> {
         }
     }
 
+    /// A field of the probed event.
+    fn find_field(&self, name: &str) -> Option<Source> {
+        let fields = self.site.event.map_or(&[][..], |event| &event.fields);
+        let field = fields.iter().find(|field| field.name == name)?;
+        Some(Source::Field(Box::new(field.clone())))
+    }
+
     fn variable(&mut self, name: &[u8]) -> Result<(), Stop> {
         if let Some(number) = name.strip_prefix(b"stack") {
             return self.stack(number);
@@ -172,13 +232,22 @@ impl Value<'_, '_> {
     }
 
     fn stack(&mut self, number: &[u8]) -> Result<(), Stop> {
-        let words = number::read_unsigned(number, 10).ok();
-        match words.filter(|_| number.first().is_some_and(u8::is_ascii_digit)) {
-            _ if number.is_empty() => self.load(Source::StackPointer),
-            None => self.invalid(ErrorKind::BadVariable),
-            Some(n) if self.site.at.is_kernel() && n > STACK_WORDS => self.invalid(ErrorKind::BadStackNumber),
-            Some(n) => self.load(Source::Stack(n as u32)),
+        if number.is_empty() {
+            return self.load(Source::StackPointer);
         }
+        if !number.first().is_some_and(u8::is_ascii_digit) {
+            return self.invalid(ErrorKind::BadVariable);
+        }
+        match number::read_unsigned(number, 10) {
+            Err(errno) => self.fail(self.number_errno(errno), ErrorKind::BadVariable),
+            Ok(n) if self.site.at.is_kernel() && n > STACK_WORDS => self.invalid(ErrorKind::BadStackNumber),
+            Ok(n) => self.load(Source::Stack(n as u32)),
+        }
+    }
+
+    /// The errno for a number that cannot be read.
+    fn number_errno(&self, errno: Errno) -> Errno {
+        if self.facts.language().has(Feature::LatestErrors) { errno } else { Errno::INVAL }
     }
 
     /// `$argN`
@@ -188,7 +257,7 @@ impl Value<'_, '_> {
             Ok(_) if !language.has(Feature::LaterErrors) && !at.is_entry() => {
                 self.invalid(ErrorKind::BadVariable)
             }
-            Err(_) => self.invalid(ErrorKind::BadVariable),
+            Err(errno) => self.fail(self.number_errno(errno), ErrorKind::BadVariable),
             Ok(n) if n == 0 || n > STACK_WORDS => self.invalid(ErrorKind::BadArgNumber),
             Ok(n) if at.is_entry() || at.is_exit() && language.has(Feature::ArgsAtReturn) => {
                 self.load_argument(n as u32 - 1)
@@ -197,10 +266,13 @@ impl Value<'_, '_> {
         }
     }
 
-    /// Loads a named argument or the return value, then follows its path.
+    /// Loads a named argument, the return value or the current task, then follows its path.
     fn by_name(&mut self, path: &Path, span: Span) -> Result<(), Stop> {
-        let Some(function) = &self.site.function else {
-            return self.invalid(ErrorKind::NoFunction);
+        let is_current = path.root == b"$current";
+        let function = match &self.site.function {
+            Some(function) => function.as_str(),
+            None if is_current => "",
+            None => return self.invalid(ErrorKind::NoFunction),
         };
         let first = path.steps.first();
         if let (None, Some(hyphen)) = (first, path.hyphen) {
@@ -209,6 +281,15 @@ impl Value<'_, '_> {
         let to_first = first.map_or(0, |step| step.span.start - span.start);
         if first.is_some_and(|step| !step.arrow) {
             return Err(self.stop(Errno::OPNOTSUPP, ErrorKind::DotOnArgument, to_first));
+        }
+        if is_current {
+            self.load(Source::Current)?;
+            let Some(id) = self.facts.structure("task_struct") else {
+                return self.fail(Errno::NOENT, ErrorKind::NoTypesHere);
+            };
+            self.offset += to_first;
+            let shape = Shape { class: Class::Aggregate(id), word: 0 };
+            return self.fields(path, Base::Structure { shape, before: 0 });
         }
         let ty = if path.root == b"$retval" {
             self.load(Source::Retval)?;
@@ -240,46 +321,68 @@ impl Value<'_, '_> {
         let shape = self.shape(ty)?;
         self.typed = Some(Typed { shape, offset: 0, bits: 0 });
         self.offset += to_first;
-        if first.is_some() { self.fields(path, shape) } else { Ok(()) }
+        if first.is_some() { self.fields(path, Base::Value(shape)) } else { Ok(()) }
     }
 
     /// Follows the path through pointers and nested structures.
-    fn fields(&mut self, path: &Path, mut shape: Shape) -> Result<(), Stop> {
+    fn fields(&mut self, path: &Path, mut base: Base) -> Result<(), Stop> {
         let mut steps = path.steps.iter().peekable();
-        let mut bits = 0;
         while steps.peek().is_some() {
             self.span = steps.peek().map_or(self.span, |step| step.span);
-            if shape.class != Class::Pointer {
-                return self.invalid(ErrorKind::NoPointer);
-            }
-            let mut inside = self.shape(shape.word)?;
-            let mut offset = 0_u32;
-            while let Some(step) = steps.next() {
-                self.span = step.span;
-                if let (None, Some(hyphen)) = (steps.peek(), path.hyphen) {
-                    return Err(self.stop(Errno::INVAL, ErrorKind::BadHyphen, hyphen - step.span.start));
-                }
-                let Class::Aggregate(id) = inside.class else {
-                    return self.invalid(ErrorKind::BadTypeId);
-                };
-                let Some(member) = self.facts.member(id, &latin1(&step.name)) else {
-                    return self.fail(Errno::NOENT, ErrorKind::NoField);
-                };
-                offset = offset.saturating_add(member.offset);
-                bits = member.bits;
-                inside = self.shape(member.ty)?;
-                match steps.peek() {
-                    Some(next) => self.offset += next.span.start - step.span.start,
-                    None => self.astray = true,
-                }
-                if steps.peek().is_some_and(|next| next.arrow) {
-                    break;
-                }
-            }
-            self.push(Op::Deref { user: false, offset: (offset / 8) as i32 }, Errno::INVAL)?;
-            self.typed = Some(Typed { shape: inside, offset: offset % 8, bits });
-            shape = inside;
+            let (inside, before) = match base {
+                Base::Structure { shape, before } => (shape, before),
+                Base::Value(shape) if shape.class == Class::Pointer => (self.shape(shape.word)?, 0),
+                Base::Value(_) => return self.invalid(ErrorKind::NoPointer),
+            };
+            let (offset, bits, shape) = self.member(&mut steps, path.hyphen, inside)?;
+            let bytes = (offset / 8).wrapping_sub(before).cast_signed();
+            self.push(Op::Deref { user: false, offset: bytes }, Errno::INVAL)?;
+            self.typed = Some(Typed { shape, offset: offset % 8, bits });
+            base = Base::Value(shape);
         }
         Ok(())
     }
+
+    /// Follows a path through nested structures to its end or its next arrow. Returns the offset in bits, the width of a
+    /// bit field or 0, and the type (`get_bitoffset_of_field()`).
+    fn member<'s>(
+        &mut self,
+        steps: &mut std::iter::Peekable<impl Iterator<Item = &'s Step>>,
+        hyphen: Option<usize>,
+        mut inside: Shape,
+    ) -> Result<(u32, u32, Shape), Stop> {
+        let (mut offset, mut bits) = (0_u32, 0);
+        while let Some(step) = steps.next() {
+            self.span = step.span;
+            if let (None, Some(hyphen)) = (steps.peek(), hyphen) {
+                return Err(self.stop(Errno::INVAL, ErrorKind::BadHyphen, hyphen - step.span.start));
+            }
+            let Class::Aggregate(id) = inside.class else {
+                return self.invalid(ErrorKind::BadTypeId);
+            };
+            let Some(member) = self.facts.member(id, &latin1(&step.name)) else {
+                return self.fail(Errno::NOENT, ErrorKind::NoField);
+            };
+            offset = offset.saturating_add(member.offset);
+            bits = member.bits;
+            inside = self.shape(member.ty)?;
+            match steps.peek() {
+                Some(next) => self.offset += next.span.start - step.span.start,
+                None => self.astray = !self.facts.language().has(Feature::LatestErrors),
+            }
+            if steps.peek().is_some_and(|next| next.arrow) {
+                break;
+            }
+        }
+        Ok((offset, bits, inside))
+    }
+}
+
+/// Where a path begins.
+#[derive(Clone, Copy)]
+enum Base {
+    /// At a value of this type, which is a pointer.
+    Value(Shape),
+    /// In a structure of this type, `before` bytes before the value.
+    Structure { shape: Shape, before: u32 },
 }

@@ -8,7 +8,7 @@ use tracer_abi::{COMMON_SIZE, MAX_PAYLOAD};
 
 use super::{
     entry_args,
-    value::{AddressSpace, Fetch, call_words, derefs},
+    value::{AddressSpace, Fetch, call_words, steps},
 };
 use crate::{
     code::{
@@ -77,12 +77,9 @@ fn fetch_arg(emit: &mut Emitter, fetch: &mut Fetch<'_>, arg: &ArgPlan) -> Result
     let [fault, done] = emit.labels();
     let user = fetch.plan.user;
     fetch.value(emit, &arg.value);
-    let (last, before) = derefs(arg);
-    for deref in before {
-        fetch.deref(emit, AddressSpace::of(user, deref.user), deref.offset);
-        emit.jump_if(Cond::Ne, Reg::R0, 0, fault);
-        let slot = fetch.slot(emit);
-        emit.load(Width::D, Reg::R9, Reg::R10, slot);
+    let (last, before) = steps(arg);
+    for step in before {
+        fetch.step(emit, step, fault);
     }
     let faults = !before.is_empty();
     if arg.is_text() {

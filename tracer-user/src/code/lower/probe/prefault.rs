@@ -4,14 +4,14 @@
 //! follows the same pointers with `bpf_copy_from_user()`, which waits, and discards the data. Memory that is missing
 //! for this program is missing for the recording program too.
 
-use super::value::{AddressSpace, Fetch, derefs};
+use super::value::{AddressSpace, Fetch, steps};
 use crate::{
     code::{
         asm::{Alu, Cond, Function, Helper, MapRef, Reg, Width},
         lower::emitter::Emitter,
     },
     lang::fetch::Store,
-    plan::probe::{ArgPlan, ProbePlan},
+    plan::probe::{ArgPlan, ProbePlan, Step},
 };
 
 /// Symbol of the program.
@@ -25,7 +25,7 @@ const PAGE_MASK: i32 = 4095;
 
 /// Lowers the prefault program; None if the record needs no user memory.
 pub fn program(plan: &ProbePlan) -> Option<Function> {
-    let reads = |arg: &ArgPlan| !arg.value.is_own() && (!arg.derefs.is_empty() || arg.store != Store::Raw);
+    let reads = |arg: &ArgPlan| !arg.value.is_own() && (!arg.steps.is_empty() || arg.store != Store::Raw);
     let args: Vec<&ArgPlan> =
         plan.args.iter().filter(|arg| reads(arg) && arg.store != Store::SymbolText).collect();
     if !plan.user || args.is_empty() {
@@ -47,8 +47,10 @@ fn prefault_arg(emit: &mut Emitter, fetch: &mut Fetch<'_>, arg: &ArgPlan) {
     let next = emit.label();
     let slot = fetch.slot(emit);
     fetch.value(emit, &arg.value);
-    let (last, before) = derefs(arg);
-    for deref in before {
+    let (last, before) = steps(arg);
+    for step in before {
+        // A probe in user space has no other steps.
+        let Step::Deref(deref) = step else { continue };
         emit.address(Reg::R3, Reg::R9, deref.offset);
         copy(emit, slot, 8);
         emit.jump_if(Cond::Ne, Reg::R0, 0, next);

@@ -6,11 +6,11 @@
 
 use crate::{
     code::{
-        asm::{Alu, Cond, Helper, Reg, Width},
+        asm::{Alu, Cond, Helper, Label, Reg, Width},
         lower::emitter::{COMM_SIZE, Emitter},
     },
     event::Field,
-    plan::probe::{ArgPlan, Deref, Origin, ProbeContext, ProbePlan, Value},
+    plan::probe::{ArgPlan, Deref, Origin, ProbeContext, ProbePlan, Step, Value},
 };
 
 /// Bits of an address within a kernel stack: `THREAD_SIZE`, 16 KiB.
@@ -152,6 +152,10 @@ impl<'a> Fetch<'a> {
                 emit.read_comm((Reg::R10, slot));
                 emit.address(Reg::R9, Reg::R10, i32::from(slot));
             }
+            Origin::Task => {
+                emit.call(Helper::GetCurrentTask);
+                emit.mov(Reg::R9, Reg::R0);
+            }
             Origin::Text(text) => {
                 let mut bytes = text.clone();
                 bytes.resize((text.len() + 1).next_multiple_of(8), 0);
@@ -204,14 +208,35 @@ impl<'a> Fetch<'a> {
         emit.address(Reg::R3, Reg::R9, offset);
         memory.read(emit, (Reg::R10, slot), 8);
     }
+
+    /// R9 = the value after a step. Jumps to `fault` if memory cannot be read.
+    pub(super) fn step(&mut self, emit: &mut Emitter, step: &Step, fault: Label) {
+        let slot = self.slot(emit);
+        match *step {
+            Step::Deref(Deref { user, offset }) => {
+                self.deref(emit, AddressSpace::of(self.plan.user, user), offset);
+                emit.jump_if(Cond::Ne, Reg::R0, 0, fault);
+                emit.load(Width::D, Reg::R9, Reg::R10, slot);
+            }
+            Step::ThisCpu { table } => {
+                emit.call(Helper::GetSmpProcessorId);
+                emit.alu(Alu::Lsh, Reg::R0, 3);
+                emit.constant(Reg::R3, table);
+                emit.alu(Alu::Add, Reg::R3, Reg::R0);
+                AddressSpace::Kernel.read(emit, (Reg::R10, slot), 8);
+                emit.jump_if(Cond::Ne, Reg::R0, 0, fault);
+                emit.load(Width::D, Reg::R0, Reg::R10, slot);
+                emit.alu(Alu::Add, Reg::R9, Reg::R0);
+            }
+        }
+    }
 }
 
-/// The pointers that an argument follows: for an array of texts, whose elements are at adjacent pointers, the last one
-/// separately.
-pub(super) fn derefs(arg: &ArgPlan) -> (Option<&Deref>, &[Deref]) {
-    match arg.derefs.split_last() {
-        Some((last, before)) if arg.is_text() && arg.count > 1 => (Some(last), before),
-        _ => (None, &arg.derefs),
+/// The steps of an argument: for an array of texts, whose elements are at adjacent pointers, the last read separately.
+pub(super) fn steps(arg: &ArgPlan) -> (Option<&Deref>, &[Step]) {
+    match arg.steps.split_last() {
+        Some((Step::Deref(last), before)) if arg.is_text() && arg.count > 1 => (Some(last), before),
+        _ => (None, &arg.steps),
     }
 }
 

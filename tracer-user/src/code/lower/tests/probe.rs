@@ -6,7 +6,7 @@ use tracer_abi::{RECORD_AREA, SCRATCH_SIZE};
 use super::*;
 use crate::{
     lang::{facts::Arch, fetch::Store},
-    plan::probe::{ArgPlan, Deref, Origin, ProbeContext, ProbePlan, Value},
+    plan::probe::{ArgPlan, Deref, Origin, ProbeContext, ProbePlan, Step, Value},
 };
 
 /// Addresses of kernel and user memory.
@@ -14,6 +14,8 @@ const KERNEL: u64 = 0xffff_8880_0000_0000;
 const USER: u64 = 0x7f00_0000_0000;
 /// Size of each in bytes.
 const SIZE: usize = 256;
+/// The CPU of the hits.
+const CPU: u32 = 3;
 /// Bytes of `struct pt_regs` on x86.
 const REGISTERS: usize = 168;
 
@@ -82,15 +84,17 @@ fn model(plan: &ProbePlan, registers: &[u64], comm: &[u8; 16]) -> Vec<u8> {
             continue;
         }
         let at = |element: u32| arg.offset + (element * arg.size) as usize;
-        let through = |steps: &[Deref], from: Option<u64>| {
-            steps.iter().fold(from, |from, step| word(from?.wrapping_add_signed(step.offset.into())))
+        let step = |from: Option<u64>, step: &Step| match step {
+            Step::Deref(deref) => word(from?.wrapping_add_signed(deref.offset.into())),
+            Step::ThisCpu { table } => Some(from?.wrapping_add(word(table + 8 * u64::from(CPU))?)),
         };
-        let last = arg.derefs.len() - usize::from(arg.is_text() && arg.count > 1);
-        let base = through(&arg.derefs[..last], Some(value(&arg.value)));
+        let through = |steps: &[Step], from: Option<u64>| steps.iter().fold(from, step);
+        let last = arg.steps.len() - usize::from(arg.is_text() && arg.count > 1);
+        let base = through(&arg.steps[..last], Some(value(&arg.value)));
         for element in 0..arg.count {
             if arg.is_text() {
                 let step = base.map(|base| base.wrapping_add(8 * u64::from(element)));
-                let from = through(&arg.derefs[last..], if arg.count > 1 { step } else { base });
+                let from = through(&arg.steps[last..], if arg.count > 1 { step } else { base });
                 put(
                     &mut record,
                     at(element),
@@ -135,35 +139,39 @@ fn source() -> impl Strategy<Value = Value> {
 /// An argument without its place.
 fn plain(
     value: Value,
-    derefs: Vec<Deref>,
+    steps: Vec<Step>,
     store: Store,
     store_offset: i32,
     size: u32,
     count: u32,
     bits: Option<(u8, u8)>,
 ) -> ArgPlan {
-    ArgPlan { name: "a".to_owned(), offset: 0, size, count, value, derefs, store, store_offset, bits }
+    ArgPlan { name: "a".to_owned(), offset: 0, size, count, value, steps, store, store_offset, bits }
 }
 
 fn argument() -> impl Strategy<Value = ArgPlan> {
     let size = prop::sample::select(vec![1_u32, 2, 4, 8]);
-    let derefs = prop::collection::vec((0_i32..9).prop_map(|n| Deref { user: false, offset: 8 * n }), 0..3);
-    let numbers = (source(), derefs.clone(), size, 1_u32..4, any::<bool>(), 0_u8..8, 0_u8..8, 0_i32..200);
-    let numbers = numbers.prop_map(move |(value, derefs, size, count, raw, left, right, offset)| {
+    let deref = |n: i32| Step::Deref(Deref { user: false, offset: 8 * n });
+    let step = prop_oneof![
+        6 => (0_i32..9).prop_map(deref),
+        1 => (0_u64..SIZE as u64 / 8).prop_map(|n| Step::ThisCpu { table: KERNEL + 8 * n }),
+    ];
+    let steps = prop::collection::vec(step, 0..3);
+    let numbers = (source(), steps.clone(), size, 1_u32..4, any::<bool>(), 0_u8..8, 0_u8..8, 0_i32..200);
+    let numbers = numbers.prop_map(move |(value, steps, size, count, raw, left, right, offset)| {
         let bits = (left > 4).then_some((left, right));
         if raw {
-            plain(value, derefs, Store::Raw, 0, size, 1, bits)
+            plain(value, steps, Store::Raw, 0, size, 1, bits)
         } else {
-            plain(value, derefs, Store::Memory, offset, size, count, bits)
+            plain(value, steps, Store::Memory, offset, size, count, bits)
         }
     });
-    let texts =
-        (source(), derefs, 0_i32..40, 1_u32..4).prop_map(move |(value, mut derefs, offset, count)| {
-            if count > 1 && derefs.is_empty() {
-                derefs.push(Deref { user: false, offset: 0 });
-            }
-            plain(value, derefs, Store::Text, offset, 4, count, None)
-        });
+    let texts = (source(), steps, 0_i32..40, 1_u32..4).prop_map(move |(value, mut steps, offset, count)| {
+        if count > 1 && !matches!(steps.last(), Some(Step::Deref(_))) {
+            steps.push(deref(0));
+        }
+        plain(value, steps, Store::Text, offset, 4, count, None)
+    });
     let own = prop_oneof![
         Just(Value { from: Origin::Comm, plus: 0 }),
         letters(20).prop_map(|text| Value { from: Origin::Text(text), plus: 0 }),
@@ -198,6 +206,7 @@ fn registers() -> impl Strategy<Value = Vec<u64>> {
 fn machine(registers: &[u64], comm: &[u8; 16]) -> (Machine, u64, u64) {
     let mut machine = Machine::new();
     machine.comm = *comm;
+    machine.cpu = CPU;
     machine.map_at(KERNEL, Access::Kernel, &memory(KERNEL, USER));
     machine.map_at(USER, Access::User, &memory(USER, KERNEL));
     let registers: Vec<u8> = registers.iter().flat_map(|word| word.to_le_bytes()).collect();
