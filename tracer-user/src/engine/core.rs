@@ -72,7 +72,11 @@ impl Engine {
         // First, so that no change of modules is missed.
         let registry = EventRegistry::read(&facts)?;
         let options = facts.tracefs.read("trace_options")?.unwrap_or_default();
-        let options = TraceOptions::named(&options).and_of_tracers(facts.tracefs.options()?);
+        let mut options = TraceOptions::named(&options);
+        if facts.has_newest_language() {
+            options = options.and("bitmask-list");
+        }
+        let options = options.and_of_tracers(facts.tracefs.options()?);
         Ok(engine_of(facts, registry, attachments, options))
     }
 

@@ -37,6 +37,11 @@ pub trait RenderEnv {
         Pointers::Hidden
     }
 
+    /// Whether `__get_bitmask` prints a list of bits (trace option `bitmask-list`).
+    fn lists_bitmasks(&self) -> bool {
+        false
+    }
+
     /// The kernel's hash of a pointer.
     fn hash(&self, _address: u64) -> Option<u64> {
         None

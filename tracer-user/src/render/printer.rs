@@ -390,6 +390,29 @@ mod tests {
         }
     }
 
+    struct Lists;
+
+    impl RenderEnv for Lists {
+        fn lists_bitmasks(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn bitmasks_are_lists_on_request() {
+        let fields = "\tfield:__data_loc cpumask_t cpus;\toffset:8;\tsize:4;\tsigned:0;\n";
+        let printer = Printer::compile(&format(fields, r#""%s", __get_cpumask(cpus)"#), &());
+        let mut record = vec![0; 8];
+        record.extend((8_u32 << 16 | 12).to_ne_bytes());
+        record.extend(0x1_0000_00f5_u64.to_ne_bytes());
+        let shown = |env: &dyn RenderEnv| {
+            let mut out = Vec::new();
+            printer.text(&record, env, &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!([shown(&()), shown(&Lists)], ["00000001,000000f5", "0,2,4-7,32"]);
+    }
+
     #[test]
     fn raw_pointers_on_request() {
         let printer = Printer::compile(&format(FIELDS, r#""%p %s", REC->big, REC->small ? "x" : "y""#), &());

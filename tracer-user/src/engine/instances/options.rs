@@ -87,6 +87,16 @@ impl TraceOptions {
         Self { named: all.len(), all, top: true }
     }
 
+    /// Adds an option that is off, if the kernel does not have it.
+    #[must_use]
+    pub fn and(mut self, name: &str) -> Self {
+        if self.find(name).is_none() {
+            self.all.insert(self.named, (name.to_owned(), false));
+            self.named += 1;
+        }
+        self
+    }
+
     /// Adds the options of tracers that are not current.
     #[must_use]
     pub fn and_of_tracers(mut self, others: impl IntoIterator<Item = (String, bool)>) -> Self {
@@ -207,6 +217,8 @@ mod tests {
         assert!(!below.is("event-fork") && below.is("record-cmd"));
         assert_eq!(below.files().count(), 3);
         assert_eq!(TraceOptions::named("").files().count(), USUAL.len());
+        let newest = TraceOptions::named("nohash-ptr\n").and("bitmask-list").and("hash-ptr");
+        assert_eq!(newest.text(), "hash-ptr\nnobitmask-list\n");
         let others = ["blk_classic", "funcgraph-cpu", "func_stack_trace", "verbose"];
         let top = top.and_of_tracers(others.map(|name| (name.to_owned(), name == "funcgraph-cpu")));
         let names = |options: &TraceOptions| {

@@ -38,6 +38,7 @@ use crate::{
 struct Env<'a> {
     facts: &'a Facts,
     hashed: bool,
+    lists_bitmasks: bool,
     /// Files that processes have mapped, as looked up so far.
     objects: RefCell<HashMap<u32, Arc<Objects>>>,
     maps: Maps,
@@ -94,6 +95,10 @@ impl RenderEnv for Env<'_> {
 
     fn pointers(&self) -> Pointers {
         if self.hashed { Pointers::Hidden } else { Pointers::Raw }
+    }
+
+    fn lists_bitmasks(&self) -> bool {
+        self.lists_bitmasks
     }
 
     fn hash(&self, address: u64) -> Option<u64> {
@@ -157,6 +162,7 @@ pub struct LineContext {
     maps: Maps,
     options: line::Options,
     hashed: bool,
+    lists_bitmasks: bool,
     clock: Clock,
     /// The time at which the buffers were emptied last.
     since: u64,
@@ -170,6 +176,7 @@ impl LineContext {
         Some(Self {
             options: state.options.line(state.clock.in_ns(), facts.version()),
             hashed: state.options.is("hash-ptr") && facts.hashes_pointers(),
+            lists_bitmasks: state.options.is("bitmask-list"),
             clock: state.clock,
             since: state.since,
             events: Arc::clone(engine.registry.events()),
@@ -200,6 +207,7 @@ impl<'a> Style<'a> {
             env: Env {
                 facts: &context.facts,
                 hashed: context.hashed,
+                lists_bitmasks: context.lists_bitmasks,
                 objects: RefCell::default(),
                 maps: context.maps.clone(),
                 since: Since::now(context.clock),

@@ -227,8 +227,9 @@ impl<'a> Eval<'a> {
             }
             Node::Bitmask { address, length } => {
                 let (address, length) = (self.value(address), self.value(length));
+                let print = if self.env.lists_bitmasks() { pointer::bitmap_list } else { pointer::bitmap };
                 if let Some(bytes) = self.region(address) {
-                    pointer::bitmap(out, bytes, (length as i32).wrapping_mul(8).clamp(0, LARGEST));
+                    print(out, bytes, (length as i32).wrapping_mul(8).clamp(0, LARGEST));
                 }
             }
             Node::Hex { address, length, joined } => {
