@@ -13,6 +13,7 @@ use tracer_tests::generate::histograms::synthetic;
 use tracer_tests::host::{self, Tracefs};
 use tracer_tests::mirror;
 use tracer_tests::oracle::{Oracle, log_entries, visible};
+use tracer_user::kernel;
 use tracer_user::lang::define;
 use tracer_user::lang::synth::{Change, File as Written, Set};
 
@@ -92,8 +93,8 @@ impl Kernel {
         let mut difference = None;
         for line in lines {
             let result = set.apply(define::Line::split(line).text(), file);
-            let format =
-                set.events().last().map(|defined| crate::without_id(&defined.event.format(0).text()));
+            let format = set.events().last().map(|defined| defined.event.format(0, kernel::version()));
+            let format = format.map(|format| crate::without_id(&format.text()));
             let (errno, log) = match &result {
                 Ok(_) => (None, Vec::new()),
                 Err(refusal) => {

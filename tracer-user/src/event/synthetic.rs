@@ -19,6 +19,8 @@ pub const FIELDS_MAX: usize = 64;
 
 /// Bytes that a `char[N]` takes in a record: `STR_VAR_LEN_MAX`.
 pub const TEXT_SIZE: usize = 256;
+/// The first version whose print fmts separate fields by blanks. 6.18 has commas; the versions between were not seen.
+const SEPARATED_BY_BLANKS: (u32, u32) = (7, 2);
 
 /// A synthetic event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -249,22 +251,23 @@ impl Event {
         Some(record)
     }
 
-    /// The event's format, as used by the rest of the program.
-    pub fn format(&self, id: u16) -> Format {
+    /// The event's format, as used by the rest of the program and as in kernels of this version.
+    pub fn format(&self, id: u16, version: (u32, u32)) -> Format {
         Format {
             system: SYSTEM.to_owned(),
             name: self.name.clone(),
             id,
             common: common_fields(),
             fields: self.record(),
-            print_fmt: self.print_fmt(),
+            print_fmt: self.print_fmt(version),
         }
     }
 
     /// The print fmt (`__set_synth_event_print_fmt()`).
-    pub fn print_fmt(&self) -> String {
+    pub fn print_fmt(&self, version: (u32, u32)) -> String {
+        let separator = if version < SEPARATED_BY_BLANKS { ", " } else { " " };
         let shown = self.fields.iter().map(|member| format!("{}={}", member.name, member.conversion()));
-        let mut text = format!("\"{}\"", shown.collect::<Vec<_>>().join(", "));
+        let mut text = format!("\"{}\"", shown.collect::<Vec<_>>().join(separator));
         for member in &self.fields {
             let name = &member.name;
             let _ = if member.is_text() && member.is_dynamic() {
@@ -318,9 +321,14 @@ mod tests {
             ]
         );
         assert_eq!(
-            event.print_fmt(),
+            event.print_fmt((6, 18)),
             "\"lat=%llu, comm=%s, pid=%d, name=%s, stack=%s\", REC->lat, REC->comm, REC->pid, __get_str(name), \
              __get_stacktrace(stack)"
+        );
+        assert!(
+            event
+                .print_fmt((7, 2))
+                .starts_with("\"lat=%llu comm=%s pid=%d name=%s stack=%s\", REC->lat, REC->comm")
         );
         assert_eq!(
             String::from_utf8(event.read_back()).unwrap(),

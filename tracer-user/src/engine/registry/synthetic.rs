@@ -159,7 +159,7 @@ impl SyntheticEvents {
     ) -> Result<(), CommandError> {
         let charge = owner.charge(bytes)?;
         let id = table.free_id()?;
-        let format = event.format(id);
+        let format = event.format(id, facts.version());
         let printer = printer(event, &format, facts);
         let number = table.events_mut().add(DefinedEvent { text: format.text(), format, printer })?;
         table.keep_charge(number, charge);
