@@ -12,7 +12,10 @@ use std::fmt;
 
 use super::filter::Filter;
 use crate::{
-    event::{Field, dynamic::Event},
+    event::{
+        Field,
+        dynamic::{Event, Kind},
+    },
     lang::{
         define::Probe,
         facts::Arch,
@@ -179,6 +182,9 @@ pub enum Origin {
 /// The reason why a hook cannot provide a value of an event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
+    /// The symbol of an argument does not exist.
+    #[error("the symbol in {0} does not exist")]
+    Symbol(String),
     /// The hook is not at the return of a function.
     #[error("the hook is not at a return")]
     NoReturn,
@@ -357,6 +363,12 @@ impl Planner<'_> {
         let mut steps = Vec::new();
         let mut store = None;
         let mut bits = None;
+        // Of later kernels' fprobes, whose symbols are looked up when the event is enabled.
+        if let Some([Op::Symbol(_), Op::Load(Source::Immediate(0))]) = arg.program.ops().get(..2)
+            && self.event().kind() == Kind::Fprobe
+        {
+            return Err(Unavailable::Symbol(arg.arg.name.clone()));
+        }
         for op in arg.program.ops() {
             match op {
                 Op::Symbol(_) | Op::Loop(_) => {}

@@ -186,7 +186,12 @@ impl HookSearch<'_> {
         let addresses = Addresses { per_cpu: per_cpu(self.probe, self.facts), ..addresses };
         match probe::plan(self.probe, context, addresses) {
             Ok(plan) => self.found.usable.push(attach_plan(self.probe, plan, point)),
-            Err(why) => self.lacks(point.name(), why),
+            Err(why) => {
+                if matches!(why, Unavailable::Symbol(_)) {
+                    self.found.lacking.errno = Some(Errno::NOENT);
+                }
+                self.lacks(point.name(), why);
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use memchr::{memchr, memmem};
 
 use super::super::Span;
 use super::super::ctype::{is_alnum, split_run};
-use super::super::facts::Facts;
+use super::super::facts::{Facts, Feature};
 use super::super::fetch::{At, Checker, ErrorKind, Site, Stop};
 use super::error::{Log, Refusal};
 use super::probe::{Probe, Read};
@@ -25,6 +25,12 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Option<Read>, R
     let mut log = Log::new("trace_fprobe", line);
     let refuse = |word, stop: Stop| Refusal::in_word(line, &log, word, &stop);
     let colon = memchr(b':', head);
+    let latest = facts.language().has(Feature::LatestErrors);
+    if latest && head.len() > 1 && colon != Some(1) {
+        // There is no number any more.
+        let rest = Span::new(1, colon.unwrap_or(head.len()));
+        return Err(refuse(0, Stop::invalid(ErrorKind::BadMaxactive, rest)));
+    }
     let maxactive = name::maxactive(head, colon).map_err(|stop| refuse(0, stop))?;
     let (symbol, exit) = symbol(line, tracepoint).map_err(|(word, stop)| refuse(word, stop))?;
     if !exit && maxactive != 0 {

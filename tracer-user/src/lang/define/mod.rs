@@ -33,8 +33,9 @@ pub use set::{Change, Defined, Named, NotApplied, Planned, Set, deletion};
 pub use words::{LINE_MAX, Line, lines};
 
 use self::probe::Read;
+use super::Span;
 use super::facts::{Facts, Feature, FileRequest};
-use super::fetch::ErrorKind;
+use super::fetch::{ErrorKind, Stop};
 
 /// Returns the files named in a write to a definition file, so that they can be opened before the lines are parsed.
 pub fn files(file: File, written: &[u8]) -> Vec<FileRequest> {
@@ -111,5 +112,14 @@ fn read(line: &Line<'_>, file: File, facts: &dyn Facts) -> Result<Read, Refusal>
             return Ok(read);
         }
     }
-    Err(Refusal::unlogged(Errno::INVAL, line, ErrorKind::NoCommand))
+    Err(unknown(line, file, facts))
+}
+
+/// The error for a line that defines no kind of event.
+fn unknown(line: &Line<'_>, file: File, facts: &dyn Facts) -> Refusal {
+    if file != File::Dynamic || !facts.language().has(Feature::LatestErrors) {
+        return Refusal::unlogged(Errno::INVAL, line, ErrorKind::NoCommand);
+    }
+    let log = error::Log { parser: "dynevent", words: vec![line.text().to_vec()] };
+    Refusal::in_word(line, &log, 0, &Stop::at(Errno::INVAL, ErrorKind::NoEventType, Span::default()))
 }

@@ -4,7 +4,7 @@
 use rustix::io::Errno;
 
 use super::super::ctype::split_run;
-use super::super::facts::{Arch, Facts};
+use super::super::facts::{Arch, Facts, Feature};
 use super::super::fetch::Checked;
 use super::super::number;
 use super::probe::Probe;
@@ -45,6 +45,18 @@ pub(super) fn register(probe: &mut Probe, facts: &dyn Facts) -> Result<(), Errno
                 probe.event.maxactive = MAXACTIVE_MIN.max(2 * facts.possible_cpus());
             }
             Ok(())
+        }
+        // These are looked up when the event is enabled.
+        Target::Function { .. } | Target::Tracepoint { .. }
+            if facts.language().has(Feature::LatestErrors) =>
+        {
+            for arg in &mut probe.args {
+                let _ = symbols(std::slice::from_mut(arg), facts);
+            }
+            match &probe.event.target {
+                Target::Function { symbol, .. } if !facts.is_traceable(symbol) => Err(Errno::NOENT),
+                _ => Ok(()),
+            }
         }
         Target::Function { symbol, .. } => {
             let fits = facts.is_traceable(symbol) && probe.event.maxactive as i32 >= 0;

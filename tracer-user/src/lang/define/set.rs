@@ -153,9 +153,7 @@ impl Set {
             Request::Nothing => Ok(Planned::Nothing),
             Request::Delete => Ok(Planned::Delete),
             Request::Probe => self.check(line, file, facts),
-            Request::Synthetic | Request::User | Request::Unknown => {
-                Err(Refusal::unlogged(Errno::INVAL, line, ErrorKind::NoCommand))
-            }
+            Request::Synthetic | Request::User | Request::Unknown => Err(super::unknown(line, file, facts)),
         }
     }
 
@@ -194,9 +192,14 @@ impl Set {
 
     fn check(&self, line: &Line<'_>, file: File, facts: &dyn Facts) -> Result<Planned, Refusal> {
         let super::Read { mut probe, log } = read(line, file, facts)?;
+        let is_fprobe = probe.event.kind() == Kind::Fprobe;
+        // The errno of errors at the registration: for later fprobes there is only one.
+        let answer = |errno| {
+            if is_fprobe && facts.language().has(Feature::LatestErrors) { Errno::INVAL } else { errno }
+        };
         let existing = |word: usize, kind| {
             let whole = Span::new(0, line.word(word).len());
-            Err(Refusal::in_word(line, &log, word, &Stop::at(Errno::EXIST, kind, whole)))
+            Err(Refusal::in_word(line, &log, word, &Stop::at(answer(Errno::EXIST), kind, whole)))
         };
         self.compare_references(&probe, line)?;
         let event = &probe.event;
@@ -221,7 +224,8 @@ impl Set {
         if self.is_taken(&probe, facts) {
             return Err(Refusal::unlogged(Errno::EXIST, line, ErrorKind::TracepointTaken));
         }
-        register::register(&mut probe, facts).map_err(|errno| not_registered(line, &log, errno))?;
+        register::register(&mut probe, facts)
+            .map_err(|errno| not_registered(line, &log, (errno, answer(errno))))?;
         Ok(Planned::Add { probe: Box::new(probe), busy, new_event })
     }
 
@@ -315,13 +319,13 @@ fn is_same(a: &Probe, b: &Probe) -> bool {
     place && a.event.args.iter().zip(&b.event.args).all(|(x, y)| x.text == y.text)
 }
 
-/// The kernel's error for a location that cannot be probed.
-fn not_registered(line: &Line<'_>, log: &Log, errno: Errno) -> Refusal {
+/// The kernel's error for a location that cannot be probed: why, and the errno of the write.
+fn not_registered(line: &Line<'_>, log: &Log, (errno, answer): (Errno, Errno)) -> Refusal {
     let kind = match errno {
         Errno::ILSEQ => ErrorKind::InsideInstruction,
         Errno::NOENT => ErrorKind::BadProbeAddress,
         _ => ErrorKind::RegisterFailed,
     };
     let whole = Span::new(0, line.word(1).len());
-    Refusal::in_word(line, log, 1, &Stop::at(errno, kind, whole))
+    Refusal::in_word(line, log, 1, &Stop::at(answer, kind, whole))
 }

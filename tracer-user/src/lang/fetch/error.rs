@@ -94,6 +94,7 @@ error_kinds! {
     CastSymbolOffset => "@SYM+/-OFFSET with typecast needs parentheses",
     CastArrow => "Typecast field option does not support -> operator",
     CastNotAligned => "Typecast field option is not byte-aligned",
+    NoEventType => "No matching dynamic event type",
     // The kernel has no text for these.
     NoCommand => "Not a definition: it starts with f, t, p, r, e or -, and names its target",
     ArgumentsUnlogged => "More than 128 arguments",
@@ -191,6 +192,6 @@ mod tests {
         assert_eq!(words.iter().collect::<BTreeSet<_>>().len(), words.len());
         assert_eq!(ErrorKind::Busy.wording(), None);
         // A new kind is counted here, so that nobody forgets whether the kernel logs it.
-        assert_eq!((words.len(), ErrorKind::ALL.len()), (87, 100));
+        assert_eq!((words.len(), ErrorKind::ALL.len()), (88, 101));
     }
 }

@@ -134,9 +134,11 @@ impl Reader<'_> {
             [b'$', name @ ..] if self.is_current(name) => Ok(FetchKind::Current(Path::read(self.word, span))),
             [b'$', name @ ..] => Ok(FetchKind::Variable(name.to_vec())),
             [b'%', ..] if !self.at.has_registers() => {
-                // The kernel continues after the first error and logs a second.
+                // Before 7.3, the kernel continues after the first error and logs a second.
                 let kinds = [ErrorKind::BadVariable, ErrorKind::BadFetchArg];
-                let faults = kinds.map(|kind| Fault::new(kind, offset, span)).to_vec();
+                let count = if has(Feature::LatestErrors) { 1 } else { 2 };
+                let faults =
+                    kinds.into_iter().take(count).map(|kind| Fault::new(kind, offset, span)).collect();
                 Err(Stop { errno: Errno::INVAL, faults })
             }
             [b'%', name @ ..] => Ok(FetchKind::Register(name.to_vec())),
