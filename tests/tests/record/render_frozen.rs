@@ -17,9 +17,7 @@ use tracer_user::render::{Printer, json};
 /// rendering; all others are rendered.
 const UNRENDERED: &[(&str, &str)] = &[
     ("intel_iommu:prq_report", "decode_prq_descriptor"),
-    ("nvme:nvme_complete_rq", "nvme_trace_disk_name"),
-    ("nvme:nvme_setup_cmd", "nvme_trace_disk_name"),
-    ("nvme:nvme_sq", "nvme_trace_disk_name"),
+    ("nvme:nvme_setup_cmd", "nvme_trace_parse_fabrics_cmd"),
     ("xen:xen_mc_entry", "xen_hypercall_name"),
     ("xen:xen_mc_extend_args", "xen_hypercall_name"),
 ];

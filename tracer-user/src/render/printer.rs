@@ -234,9 +234,14 @@ mod tests {
     use super::*;
 
     fn format(fields: &str, print_fmt: &str) -> Format {
-        let text = format!("name: ev\nID: 1\nformat:\n{fields}\nprint fmt: {print_fmt}\n");
+        let text = format!("name: ev\nID: 1\nformat:\n{COMMON}\n{fields}\nprint fmt: {print_fmt}\n");
         Format::parse("test", &text).unwrap()
     }
+
+    const COMMON: &str = "\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
+        \tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;\n\
+        \tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;\n\
+        \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n";
 
     fn show(fields: &str, print_fmt: &str, record: &[u8]) -> String {
         let printer = Printer::compile(&format(fields, print_fmt), &());
@@ -318,6 +323,19 @@ mod tests {
             (r#""%u", (u8)(REC->big - 2)"#, "255"),
             (r#""%d %s", REC->number ?: 5, (REC->small & 2) ?: __get_str(name)"#, "-2 hello"),
             (r#""%s", REC->small == 'A' && !(REC->number & 1) ? "y" : "n""#, "y"),
+            (r#""%d%s", REC->ent.pid, (REC->ent.flags & 0x18) ? "(in-irq)" : "-""#, "0-"),
+            (
+                r#""%s", __trace_print_untrusted_str(p, __get_str(name), __get_dynamic_array_len(name) - 1)"#,
+                "hello",
+            ),
+            (r#""%s", __trace_print_untrusted_str(p, REC->addr, 4)"#, "\\n\\000\\000\\a"),
+            (r#""%s", __trace_print_untrusted_str(p, " a=b'c", 6)"#, "\\040a\\075b\\047c"),
+            (r#""%sqid=%d", nvme_trace_disk_name(p, REC->comm), 1"#, "disk=ab, qid=1"),
+            (r#""%sqid=%d", nvme_trace_disk_name(p, ""), 1"#, "qid=1"),
+            (
+                r#""%s", ({ static const struct trace_print_flags __n[] = { { (1ULL << 0), "a" }, { (1ULL << 1), "b" }, { (1ULL << 2), "c" } }; __trace_landlock_print_layers( p, __get_dynamic_array(list), __get_dynamic_array_len(list) / sizeof(u32), __n, (sizeof(__n) / sizeof((__n)[0]) + ((int)sizeof(struct {_Static_assert(!(!(!__builtin_types_compatible_p(typeof((__n)), typeof(&(__n)[0])))), "must be array");})))); })"#,
+                "{a|b|c,}",
+            ),
         ] {
             assert_eq!(show(FIELDS, print_fmt, &record), format!("ev: {expected}"), "{print_fmt}");
         }

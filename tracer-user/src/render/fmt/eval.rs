@@ -197,6 +197,9 @@ impl<'a> Eval<'a> {
             | Node::Bitmask { .. }
             | Node::Hex { .. }
             | Node::Array { .. }
+            | Node::Escaped { .. }
+            | Node::Layers { .. }
+            | Node::Disk { .. }
             | Node::HexDump(_)) => {
                 let mut text = Vec::new();
                 self.print(&mut text, node);
@@ -244,6 +247,25 @@ impl<'a> Eval<'a> {
                 let bytes = if count as i32 > 0 { self.region(address).unwrap_or(&[]) } else { &[] };
                 array(out, bytes, count as i32, size);
                 out.push(b'}');
+            }
+            Node::Escaped { address, length } => {
+                let (address, length) = (self.value(address), self.value(length));
+                let Some(bytes) = self.region(address) else { return };
+                escaped(out, bytes.get(..length as usize).unwrap_or(bytes));
+            }
+            Node::Layers { address, length, count, table } => {
+                let [address, length, count] = [address, length, count].map(|id| self.value(id));
+                let Program { pool, entries, .. } = self.program;
+                let bytes = self.region(address).unwrap_or_default();
+                let bytes = bytes.get(..length as usize).unwrap_or(bytes);
+                layers(out, bytes, length.checked_div(count).unwrap_or(0), pool, table.of(entries));
+            }
+            Node::Disk { address } => {
+                let address = self.value(address);
+                let name = until_nul(self.region(address).unwrap_or_default());
+                if !name.is_empty() {
+                    out.extend([b"disk=", name, b", "].concat());
+                }
             }
             Node::HexDump(index) => {
                 if let Some(dump) = self.program.dumps.get(index as usize) {
@@ -344,6 +366,67 @@ fn flags(out: &mut Vec<u8>, mut value: u64, pool: &[u8], delimiter: &[u8], table
         }
         prefixed_hex(out, value);
     }
+}
+
+/// Most bytes of an escaped text, with its NUL (`TRACE_UNTRUSTED_STR_OUTPUT_SIZE` on 64-bit kernels).
+const ESCAPED_MAX: usize = 6117;
+
+/// `string_escape_mem()` as events call it for texts of unknown origin: printable ASCII stays, except for blanks,
+/// quotes, backslashes and `=`. A text that becomes too long ends with an ellipsis.
+fn escaped(out: &mut Vec<u8>, text: &[u8]) {
+    const ELLIPSIS: &[u8] = "\u{2026}".as_bytes();
+    let one = |byte: u8| match byte {
+        b'\n' => b"\\n".to_vec(),
+        b'\r' => b"\\r".to_vec(),
+        b'\t' => b"\\t".to_vec(),
+        0x0b => b"\\v".to_vec(),
+        0x0c => b"\\f".to_vec(),
+        b'\\' => b"\\\\".to_vec(),
+        0x07 => b"\\a".to_vec(),
+        0x1b => b"\\e".to_vec(),
+        b'"' => b"\\\"".to_vec(),
+        b' ' | b'=' | b'\'' => format!("\\{byte:03o}").into_bytes(),
+        0x21..=0x7e => vec![byte],
+        _ => format!("\\{byte:03o}").into_bytes(),
+    };
+    let whole: Vec<Vec<u8>> = text.iter().copied().map(one).collect();
+    let length = whole.iter().map(Vec::len).sum::<usize>();
+    if length < ESCAPED_MAX {
+        return out.extend(whole.concat());
+    }
+    let mut left = ESCAPED_MAX - ELLIPSIS.len() - 1;
+    for part in whole {
+        let Some(rest) = left.checked_sub(part.len()) else { break };
+        left = rest;
+        out.extend(part);
+    }
+    out.extend_from_slice(ELLIPSIS);
+}
+
+/// The names of the flags in each mask of `size` bytes, in braces.
+fn layers(out: &mut Vec<u8>, bytes: &[u8], size: u64, pool: &[u8], table: &[Entry]) {
+    out.push(b'{');
+    let size = size as usize;
+    let masks = if matches!(size, 1 | 2 | 4 | 8) { bytes.chunks_exact(size) } else { [].chunks_exact(1) };
+    for (at, mask) in masks.enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        let mut mask = CType { size: size as u8, signed: false }.load(mask).unwrap_or_default();
+        let mut first = true;
+        for entry in table {
+            if mask == 0 || mask & entry.value != entry.value {
+                continue;
+            }
+            if !first {
+                out.push(b'|');
+            }
+            first = false;
+            out.extend_from_slice(entry.name.of(pool));
+            mask &= !entry.value;
+        }
+    }
+    out.push(b'}');
 }
 
 /// `trace_print_array_seq()`: elements in hex. With an invalid element size it prints the first byte and continues in

@@ -349,6 +349,21 @@ impl Parser {
         }
     }
 
+    /// Skips the members of a struct without a name. Macros put assertions there.
+    fn body_of_struct(&mut self) -> Parsed<()> {
+        let mut open = 1;
+        while open > 0 {
+            match self.ahead(0) {
+                Some(Token::Punct("{")) => open += 1,
+                Some(Token::Punct("}")) => open -= 1,
+                Some(_) => {}
+                None => return self.fail("`}` expected"),
+            }
+            self.at += 1;
+        }
+        Ok(())
+    }
+
     fn type_name(&mut self) -> Parsed<TypeName> {
         let mut ty = TypeName { base: String::new(), aggregate: false, enumeration: false, stars: 0 };
         while let Some(Token::Name(word)) = self.ahead(0) {
@@ -368,6 +383,10 @@ impl Parser {
                 _ => break,
             }
             self.at += 1;
+        }
+        if ty.aggregate && ty.base.is_empty() && self.eat("{") {
+            self.body_of_struct()?;
+            ty.base = "{}".to_owned();
         }
         if ty.base.is_empty() {
             return self.fail("a type expected");

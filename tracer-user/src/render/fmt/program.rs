@@ -104,6 +104,12 @@ pub(super) enum Node {
     Hex { address: Id, length: Id, joined: bool },
     /// `__print_array`
     Array { address: Id, count: Id, size: Id },
+    /// `__trace_print_untrusted_str`: a text of this length, with escapes.
+    Escaped { address: Id, length: Id },
+    /// `__trace_landlock_print_layers`: the flags of each of the masks in an array of `length` bytes.
+    Layers { address: Id, length: Id, count: Id, table: Run },
+    /// `nvme_trace_disk_name`: a text after `disk=` and before a comma, if it is not empty.
+    Disk { address: Id },
     /// `__print_hex_dump`: index into [`Program::dumps`].
     HexDump(u32),
 }
@@ -118,6 +124,9 @@ impl Node {
                 | Self::Bitmask { .. }
                 | Self::Hex { .. }
                 | Self::Array { .. }
+                | Self::Escaped { .. }
+                | Self::Layers { .. }
+                | Self::Disk { .. }
                 | Self::HexDump(_)
         )
     }

@@ -64,6 +64,24 @@ impl Lower<'_> {
                 let count = self.arithmetic(Binary::Div, length, size, CType::ULONG);
                 Ok(self.printed(Node::Array { address, count, size }))
             }
+            ("__trace_print_untrusted_str", [_, text, length]) => {
+                let (address, length) = (self.expr(text)?.id, self.expr(length)?.id);
+                Ok(self.printed(Node::Escaped { address, length }))
+            }
+            ("__trace_landlock_print_layers", [_, Expr::Call(array, of), count, Expr::Name(names), _])
+                if array == "__get_dynamic_array" =>
+            {
+                let [Expr::Name(field)] = of.as_slice() else { return Err("no array of masks".into()) };
+                let (address, length) = (self.data(field)?, self.data_length(field)?);
+                let count = self.expr(count)?.id;
+                let table = self.tables.iter().rfind(|(name, _)| name == names).map(|(_, table)| *table);
+                let table = table.ok_or_else(|| format!("there is no table {names}"))?;
+                Ok(self.printed(Node::Layers { address, length, count, table }))
+            }
+            ("nvme_trace_disk_name", [_, name]) => {
+                let address = self.expr(name)?.id;
+                Ok(self.printed(Node::Disk { address }))
+            }
             ("__print_hex_dump", [prefix, kind, row, group, address, length, ascii]) => {
                 let dump = Dump {
                     prefix: self.expr(prefix)?.id,

@@ -25,7 +25,14 @@ const SIGNED: [&str; 1] = ["memstart_addr"];
 type Result<T> = std::result::Result<T, String>;
 
 pub(crate) fn lower(fmt: &PrintFmt, format: &Format, facts: &dyn KernelFacts) -> Result<Program> {
-    let mut lower = Lower { format, facts, program: Program::default(), locals: Vec::new(), unknown: None };
+    let mut lower = Lower {
+        format,
+        facts,
+        program: Program::default(),
+        locals: Vec::new(),
+        tables: Vec::new(),
+        unknown: None,
+    };
     let segs = lower.segs(&fmt.format, &fmt.args)?;
     lower.program.main = lower.program.segs.len();
     lower.program.segs.extend(segs);
@@ -43,6 +50,8 @@ struct Lower<'a> {
     facts: &'a dyn KernelFacts,
     program: Program,
     locals: Vec<Local>,
+    /// Tables of flags that blocks declare, by name.
+    tables: Vec<(String, Run)>,
     /// A variable of unknown value that the argument being lowered uses.
     unknown: Option<String>,
 }
@@ -214,6 +223,13 @@ impl Lower<'_> {
     }
 
     fn member(&mut self, base: &Expr, name: &str, arrow: bool) -> Result<Value> {
+        // The common fields (`struct trace_entry`).
+        if matches!(base, Expr::Field(entry) if entry == "ent")
+            && self.format.field("ent").is_none()
+            && !arrow
+        {
+            return self.field(&format!("common_{name}"));
+        }
         let base = self.expr(base)?;
         let owner = if arrow { base.ty.target() } else { Some(&base.ty) };
         let Some(Type::Aggregate(aggregate)) = owner else {
@@ -272,6 +288,12 @@ impl Lower<'_> {
         let mut last = None;
         for statement in body {
             match statement {
+                Stmt::Declare { name, array: true, value: Some(Expr::Braces(items)), .. }
+                    if items.iter().all(|item| matches!(item, Expr::Braces(_))) =>
+                {
+                    let table = self.entries(items)?;
+                    self.tables.push((name.clone(), table));
+                }
                 Stmt::Declare { ty, name, array, value } => {
                     let ty = self.type_of(ty)?;
                     let (ty, value) = match value {
