@@ -5,13 +5,20 @@ use super::hooks::{
     kprobe::KernelPlace,
     uprobe::FilePlace,
 };
-use crate::sys::bpf::prog::{ProgKind, Purpose};
+use crate::{
+    event::Format,
+    sys::bpf::prog::{ProgKind, Purpose},
+};
 
 /// The hook of an event's program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttachPoint {
     /// The perf tracepoint of this event id.
     Tracepoint(u16),
+    /// The perf tracepoint of a system call's event, by its id. From 7.2 on, programs there may be preempted, and the
+    /// kernel runs them beside programs at other perf tracepoints (`trace_call_bpf_faultable()`,
+    /// kernel/trace/bpf_trace.c).
+    CallTracepoint(u16),
     /// The raw tracepoint of this name.
     RawTracepoint(String),
     /// The entry of the system call with this number.
@@ -55,6 +62,20 @@ pub enum AttachPoint {
 }
 
 impl AttachPoint {
+    /// The perf tracepoint of an event.
+    pub fn tracepoint(format: &Format) -> Self {
+        if format.system == "syscalls" {
+            Self::CallTracepoint(format.id)
+        } else {
+            Self::Tracepoint(format.id)
+        }
+    }
+
+    /// Whether this is a perf tracepoint.
+    pub fn is_tracepoint(&self) -> bool {
+        matches!(self, Self::Tracepoint(_) | Self::CallTracepoint(_))
+    }
+
     /// The name of the kind of hook.
     pub fn name(&self) -> &'static str {
         self.parts().0
@@ -73,7 +94,9 @@ impl AttachPoint {
     /// Name, template and program type.
     fn parts(&self) -> (&'static str, &'static str, ProgKind) {
         match self {
-            Self::Tracepoint(_) => ("perf tracepoint", "trace_event", ProgKind::Tracepoint),
+            Self::Tracepoint(_) | Self::CallTracepoint(_) => {
+                ("perf tracepoint", "trace_event", ProgKind::Tracepoint)
+            }
             Self::RawTracepoint(_) | Self::SysEnter(_) | Self::SysEnterAlone(_) | Self::SysExit(_) => {
                 ("raw tracepoint", "raw_event", ProgKind::RawTracepoint)
             }
@@ -104,7 +127,7 @@ impl AttachPoint {
 
     /// Whether events with the same code share a program at this hook.
     pub fn shares(&self) -> bool {
-        matches!(self, Self::Tracepoint(_)) || self.is_call()
+        self.is_tracepoint() || self.is_call()
     }
 
     /// Whether a system call dispatcher calls the program.
@@ -140,14 +163,14 @@ impl AttachPoint {
     pub(super) fn kernels_depth(&self) -> u32 {
         match self {
             Self::RawTracepoint(_) | Self::Uprobe(_) | Self::Uretprobe(_) => 1,
-            Self::Fentry(_) | Self::Fexit(_) | Self::Tracepoint(_) => 2,
+            Self::Fentry(_) | Self::Fexit(_) | Self::Tracepoint(_) | Self::CallTracepoint(_) => 2,
             _ => 0,
         }
     }
 
     /// Whether a program at this hook can be preempted by itself.
     pub(super) fn nests(&self) -> bool {
-        matches!(self, Self::Uprobe(_) | Self::Uretprobe(_))
+        matches!(self, Self::Uprobe(_) | Self::Uretprobe(_) | Self::CallTracepoint(_))
     }
 
     /// Whether only one program at hooks of this sort runs at a time on a CPU (`bpf_prog_active`). Such programs can

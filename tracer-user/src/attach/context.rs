@@ -88,7 +88,10 @@ impl Bias {
         match point {
             AttachPoint::RawTracepoint(name) if CALLS.contains(&name.as_str()) => self.call,
             AttachPoint::RawTracepoint(_) => self.raw,
-            AttachPoint::SysEnter(_) | AttachPoint::SysEnterAlone(_) | AttachPoint::SysExit(_) => self.call,
+            AttachPoint::SysEnter(_)
+            | AttachPoint::SysEnterAlone(_)
+            | AttachPoint::SysExit(_)
+            | AttachPoint::CallTracepoint(_) => self.call,
             _ => self.tracepoint,
         }
     }

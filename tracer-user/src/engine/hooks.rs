@@ -54,10 +54,12 @@ impl AttachPlan {
         self.point.name()
     }
 
-    /// The perf tracepoint, which works for every event.
+    /// The perf tracepoint, which works for every event. It lacks the data of system calls.
     pub fn tracepoint(format: &Format, reason: impl Into<String>) -> Self {
-        let point = AttachPoint::Tracepoint(format.id);
-        Self { reason: reason.into(), ..Self::new(ProgramContext::Tracepoint, point) }
+        let point = AttachPoint::tracepoint(format);
+        let context =
+            if has_user_data(format) { ProgramContext::CallTracepoint } else { ProgramContext::Tracepoint };
+        Self { reason: reason.into(), ..Self::new(context, point) }
     }
 }
 
@@ -164,6 +166,11 @@ pub struct Trial<'a> {
     pub own_thread: u32,
 }
 
+/// Whether an event's records have data of user memory, as those of system calls have from 7.2 on.
+pub(super) fn has_user_data(format: &Format) -> bool {
+    format.system == "syscalls" && format.is_variable()
+}
+
 /// Changes the plan of a system call's event so that its program serves all calls of the same shape.
 pub fn for_any_call(chosen: &mut AttachPlan, registers: &Registers) {
     let entering = matches!(chosen.point, AttachPoint::SysEnter(_));
@@ -218,7 +225,7 @@ pub fn other(format: &Format, context: &ProgramContext) -> Option<Other> {
     let offset = format.field(name)?.offset;
     match context {
         ProgramContext::Tracepoint | ProgramContext::Inject => Some(Other::InRecord(offset as u32)),
-        ProgramContext::Probe(_) | ProgramContext::UserRecord(_) => None,
+        ProgramContext::CallTracepoint | ProgramContext::Probe(_) | ProgramContext::UserRecord(_) => None,
         ProgramContext::RawTracepoint(fields) => {
             let field = fields.iter().find(|field| usize::from(field.offset) == offset)?;
             let Source::Memory { arg, path } = &field.source else { return None };

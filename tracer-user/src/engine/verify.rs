@@ -116,7 +116,7 @@ pub(super) fn attach(
     };
     let (raw, point) = (fields.to_vec(), AttachPoint::RawTracepoint(tracepoint.to_owned()));
     Ok([
-        attach(&ProgramContext::Tracepoint, &AttachPoint::Tracepoint(format.id), kind)?,
+        attach(&ProgramContext::Tracepoint, &AttachPoint::tracepoint(format), kind)?,
         attach(&ProgramContext::RawTracepoint(raw), &point, kind + 1)?,
     ])
 }

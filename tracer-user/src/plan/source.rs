@@ -12,6 +12,10 @@ use crate::{event::Format, lang::facts::Arch};
 pub enum ProgramContext {
     /// A perf tracepoint: the context is the kernel's own record; its first eight bytes cannot be loaded.
     Tracepoint,
+    /// The perf tracepoint of a system call whose record has data of user memory (7.2). The context has the numbers of
+    /// the record and no data: the memory where the record has the words of the data is not set
+    /// (`perf_call_bpf_enter()`, kernel/trace/trace_syscalls.c).
+    CallTracepoint,
     /// `BPF_PROG_TYPE_SYSCALL`: the context is the whole record that user space made.
     Inject,
     /// A raw tracepoint: the context is an array of `u64` arguments.

@@ -90,7 +90,7 @@ impl<'a> EventHook<'a> {
 
     /// Whether it is a perf tracepoint, which costs more than a raw tracepoint.
     pub fn is_perf_tracepoint(&self) -> bool {
-        matches!(self.point, AttachPoint::Tracepoint(_))
+        self.point.is_tracepoint()
     }
 
     /// Why no raw tracepoint is used; empty if one is used, and for probes.

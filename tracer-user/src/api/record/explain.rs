@@ -74,7 +74,7 @@ fn tracepoint(
     }
     let cast = context::cast(facts);
     let listing = match attach::listing(format, &plan.context, event.filter, linked, cast) {
-        Err(error) if plan.context != ProgramContext::Tracepoint => {
+        Err(error) if !plan.point.is_tracepoint() => {
             plan = AttachPlan::tracepoint(format, error.to_string());
             attach::listing(format, &plan.context, event.filter, linked, cast)?
         }

@@ -123,8 +123,7 @@ fn try_attach(
     let program = loaded(&insns, kind)?;
     // At a raw tracepoint the stack has the frames of programs. Their number must be known, and it is not known in a
     // sequence.
-    let counts_frames =
-        !matches!(point, AttachPoint::Tracepoint(_)) && insns.contains(&Insn::call(Helper::GetStack));
+    let counts_frames = !point.is_tracepoint() && insns.contains(&Insn::call(Helper::GetStack));
     // A histogram that reads a variable must run after the histogram that sets it. If the setter has its own link, the
     // reader gets a later link of its own.
     let is_apart = counts_frames || context.owners.iter().any(|owner| owner.is_apart.load(Ordering::Relaxed));
@@ -157,9 +156,13 @@ fn try_attach(
             attached.entry = Some(entry);
             Link::Call { _place: place }
         }
-        (AttachPoint::Tracepoint(_) | AttachPoint::RawTracepoint(_) | AttachPoint::Inject, None) => {
-            hooks::attach(linked, point, opened)?
-        }
+        (
+            AttachPoint::Tracepoint(_)
+            | AttachPoint::CallTracepoint(_)
+            | AttachPoint::RawTracepoint(_)
+            | AttachPoint::Inject,
+            None,
+        ) => hooks::attach(linked, point, opened)?,
         _ => return Err(Cause::NoHook("histograms are attached to tracepoints only".to_owned())),
     };
     Ok(attached)

@@ -201,7 +201,10 @@ impl Parked {
     pub fn has_perf_link(&self) -> bool {
         matches!(
             self.0.point,
-            AttachPoint::Tracepoint(_) | AttachPoint::Kprobe(_) | AttachPoint::Kretprobe(_)
+            AttachPoint::Tracepoint(_)
+                | AttachPoint::CallTracepoint(_)
+                | AttachPoint::Kprobe(_)
+                | AttachPoint::Kretprobe(_)
         )
     }
 

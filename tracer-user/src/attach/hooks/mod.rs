@@ -18,7 +18,7 @@ use crate::sys::bpf::prog::Prog;
 /// Returns `None` if the attach point has no perf event, or is in a file.
 pub fn open_perf_event(point: &AttachPoint) -> Option<Result<PerfEvent, Cause>> {
     match point {
-        AttachPoint::Tracepoint(id) => Some(tracepoint::open(*id)),
+        AttachPoint::Tracepoint(id) | AttachPoint::CallTracepoint(id) => Some(tracepoint::open(*id)),
         AttachPoint::Kprobe(place) => Some(kprobe::open(place, false).map(PerfEvent::new)),
         AttachPoint::Kretprobe(place) => Some(kprobe::open(place, true).map(PerfEvent::new)),
         _ => None,
@@ -32,7 +32,10 @@ pub(crate) fn attach(
     opened: Option<Result<PerfEvent, Cause>>,
 ) -> Result<Link, Cause> {
     match point {
-        AttachPoint::Tracepoint(_) | AttachPoint::Kprobe(_) | AttachPoint::Kretprobe(_) => {
+        AttachPoint::Tracepoint(_)
+        | AttachPoint::CallTracepoint(_)
+        | AttachPoint::Kprobe(_)
+        | AttachPoint::Kretprobe(_) => {
             let opened = opened.or_else(|| open_perf_event(point));
             opened.map_or(Ok(Link::None), |event| Link::perf(program, event?))
         }

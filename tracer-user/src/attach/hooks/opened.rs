@@ -45,10 +45,15 @@ impl OpenedEvents {
     /// Whether the perf event of an attach point is open or being opened. True also if the attach point has none.
     pub fn has(&self, point: &AttachPoint) -> bool {
         match point {
-            AttachPoint::Tracepoint(id) if self.ahead.as_ref().is_some_and(|ahead| ahead.has(*id)) => true,
-            AttachPoint::Tracepoint(_) | AttachPoint::Kprobe(_) | AttachPoint::Kretprobe(_) => {
-                self.opened.iter().any(|(other, _)| other == point)
+            AttachPoint::Tracepoint(id) | AttachPoint::CallTracepoint(id)
+                if self.ahead.as_ref().is_some_and(|ahead| ahead.has(*id)) =>
+            {
+                true
             }
+            AttachPoint::Tracepoint(_)
+            | AttachPoint::CallTracepoint(_)
+            | AttachPoint::Kprobe(_)
+            | AttachPoint::Kretprobe(_) => self.opened.iter().any(|(other, _)| other == point),
             _ => true,
         }
     }
@@ -56,7 +61,9 @@ impl OpenedEvents {
     /// Takes the perf event of an attach point, if it is open or being opened.
     pub(crate) fn take(&mut self, point: &AttachPoint) -> Option<Result<PerfEvent, Cause>> {
         let ahead = match point {
-            AttachPoint::Tracepoint(id) => self.ahead.as_mut().and_then(|ahead| ahead.take(*id)),
+            AttachPoint::Tracepoint(id) | AttachPoint::CallTracepoint(id) => {
+                self.ahead.as_mut().and_then(|ahead| ahead.take(*id))
+            }
             _ => None,
         };
         ahead.or_else(|| {

@@ -60,6 +60,9 @@ pub(crate) struct SessionMaps {
     calls: Map,
     /// Scratch memory that hits claim, and the table of claims.
     nesting: OnceLock<(Map, Map)>,
+    /// Scratch memory of the programs behind the dispatchers of system calls, by whether a call begins. One of them runs
+    /// at a time on a CPU, because the kernel does not run a dispatcher inside itself.
+    calls_scratch: [OnceLock<Map>; 2],
     #[cfg(feature = "bpf-log")]
     logs: Map,
 }
@@ -99,6 +102,7 @@ impl SessionMaps {
             #[cfg(feature = "bpf-log")]
             logs: ring_buffer(1 << 17, "AYA_LOGS").map_err(failed)?,
             nesting: OnceLock::new(),
+            calls_scratch: Default::default(),
             rings,
             options: options.clone(),
         };
@@ -142,6 +146,16 @@ impl SessionMaps {
 
     pub(crate) fn scratch(&self, event: &str) -> Result<Map, AttachError> {
         array(abi::SCRATCH_SIZE, self.options.cpus, SCRATCH).map_err(|cause| AttachError::new(event, cause))
+    }
+
+    /// The memory of the programs behind the dispatcher of system calls that begin, or end. It is made on first use.
+    pub(crate) fn call_scratch(&self, enter: bool) -> Result<&Map, Cause> {
+        let place = &self.calls_scratch[usize::from(enter)];
+        if let Some(known) = place.get() {
+            return Ok(known);
+        }
+        let made = array(abi::SCRATCH_SIZE, self.options.cpus, SCRATCH)?;
+        Ok(place.get_or_init(|| made))
     }
 
     /// Creates the maps for programs that can preempt their own kind, on first use.

@@ -81,6 +81,12 @@ impl ProgramBuilder<'_> {
             self.maps.prepare_nesting().map_err(|cause| request.failed(cause))?;
         }
         let known = known.or(self.maps.nesting_scratch().filter(|_| point.nests()));
+        let known = match point.call() {
+            Some((enter, _)) if wants_scratch && known.is_none() => {
+                Some(self.maps.call_scratch(enter).map_err(|cause| request.failed(cause))?)
+            }
+            _ => known,
+        };
         let scratch = if wants_scratch && !point.is_exclusive() && known.is_none() {
             Some(self.maps.scratch(&request.format.name)?)
         } else {

@@ -192,10 +192,12 @@ impl Session {
         }
         let all_used = || AttachError::new("counters", Cause::TooMany(self.maps.options().slots));
         let lease = match (chain, request.point) {
-            (Some(chain), AttachPoint::Tracepoint(_)) if self.slots.leave_above(chain.lease().slot()) => {
+            (Some(chain), AttachPoint::Tracepoint(_) | AttachPoint::CallTracepoint(_))
+                if self.slots.leave_above(chain.lease().slot()) =>
+            {
                 Arc::clone(chain.lease())
             }
-            (Some(_), AttachPoint::Tracepoint(_)) => return Err(all_used()),
+            (Some(_), AttachPoint::Tracepoint(_) | AttachPoint::CallTracepoint(_)) => return Err(all_used()),
             _ => self.slots.take().ok_or_else(all_used)?,
         };
         self.maps.counters().clear(lease.slot());
@@ -217,7 +219,11 @@ impl Session {
             // The chain of a tracepoint has gate and entry.
             (Dispatch::Direct, ..)
             | (_, AttachPoint::Inject, _)
-            | (Dispatch::Table, AttachPoint::RawTracepoint(_) | AttachPoint::Tracepoint(_), _) => {}
+            | (
+                Dispatch::Table,
+                AttachPoint::RawTracepoint(_) | AttachPoint::Tracepoint(_) | AttachPoint::CallTracepoint(_),
+                _,
+            ) => {}
             (Dispatch::Gate, _, Some(_)) => return Err(Cause::Misplaced("system calls have a dispatcher")),
             (Dispatch::Gate, ..) => {
                 let (gate, entry) = OwnGate::new(point.kind(), request.purpose(), true, "tracer_probe")?;

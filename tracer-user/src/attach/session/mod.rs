@@ -223,7 +223,7 @@ pub fn listing(
         return Ok(functions.listing());
     }
     let template = match context {
-        ProgramContext::Tracepoint => "trace_event",
+        ProgramContext::Tracepoint | ProgramContext::CallTracepoint => "trace_event",
         ProgramContext::Probe(plan) => match plan.context {
             ProbeContext::Registers(_) => "kprobe_event",
             ProbeContext::Arguments(_) => "raw_event",

@@ -111,6 +111,7 @@ fn lower_record(format: &Format, context: &ProgramContext, uses: Uses) -> Result
             pad(&mut emit, Reg::R8);
         }
         ProgramContext::RawTracepoint(fields) => gather(&mut emit, context, fields, size, payload)?,
+        ProgramContext::CallTracepoint if varies => copy_without_data(&mut emit, format, payload),
         // The record's writer gives its length.
         ProgramContext::Inject if varies => copy_written(&mut emit, size, payload),
         _ if varies => copy_variable(&mut emit, format, payload),
@@ -182,6 +183,23 @@ fn copy_variable(emit: &mut Emitter, format: &Format, payload: Reg) {
     // The kernel reserves the struct, padding included, plus the data, and rounds the sum up.
     emit.note("whole length");
     copy_whole(emit, padding, payload);
+}
+
+/// Copies the numbers of a record whose data are not in the context: all data are empty.
+fn copy_without_data(emit: &mut Emitter, format: &Format, payload: Reg) {
+    let (fixed, whole) = (format.fixed_size(), struct_size(format));
+    zero(emit, payload, COMMON_SIZE, whole);
+    for field in &format.fields {
+        let at = field.offset;
+        if field.is_data_loc() || field.is_rel_loc() {
+            emit.note(format!("no {}", field.name));
+            emit.store(Width::W, payload, at as i16, fixed as i32);
+        } else if let Some(width) = Width::of(field.size) {
+            emit.load_context(width, Reg::R0, at);
+            emit.store(width, payload, at as i16, Reg::R0);
+        }
+    }
+    emit.mov(Reg::R0, whole as i32);
 }
 
 /// Copies a record of user space with the length that its writer gave, but at least its fixed part.

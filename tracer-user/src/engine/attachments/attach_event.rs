@@ -86,9 +86,10 @@ impl Reconciler<'_> {
         let session = self.session()?;
         let attached = match (session.attach_hook(event, &chosen, &config), &chosen.context) {
             // These events have no other hook to try.
-            (done, ProgramContext::Tracepoint | ProgramContext::UserRecord(_)) => {
-                done.map_err(CommandError::from)
-            }
+            (
+                done,
+                ProgramContext::Tracepoint | ProgramContext::CallTracepoint | ProgramContext::UserRecord(_),
+            ) => done.map_err(CommandError::from),
             // A filter may need a value that only the kernel's own record has.
             (Err(error), _) => self.attach_tracepoint(event, error.to_string(), &config),
             (Ok(()), _) => Ok(()),

@@ -94,7 +94,7 @@ impl HookChoices {
     pub(crate) fn perf_id(&self, format: &Format) -> Option<u16> {
         match self.known.get(&key(format)).map(|chosen| &chosen.point) {
             None => (format.system != SYSCALLS).then_some(format.id),
-            Some(AttachPoint::Tracepoint(id)) => Some(*id),
+            Some(AttachPoint::Tracepoint(id) | AttachPoint::CallTracepoint(id)) => Some(*id),
             Some(_) => None,
         }
     }

@@ -42,11 +42,13 @@ impl Dependents<'_> {
             return AttachPlan::new(ProgramContext::Inject, AttachPoint::Inject);
         }
         let hist = &trigger.hist;
-        if hist.name.is_some() && !Layout::of(hist).is_shared() {
+        // A perf tracepoint has no data of system calls.
+        let has_data = hooks::has_user_data(format);
+        if hist.name.is_some() && !Layout::of(hist).is_shared() && !has_data {
             // No program may interrupt another one that counts in the same entries.
             return AttachPlan::tracepoint(format, "a name shares the table");
         }
-        if hist.synthetic_events().next().is_some() {
+        if hist.synthetic_events().next().is_some() && !has_data {
             // Actions on the synthetic event may read the stack, which equals the kernel's only there.
             return AttachPlan::tracepoint(format, "it makes events");
         }
@@ -141,7 +143,9 @@ impl Dependents<'_> {
         chosen: &AttachPlan,
     ) -> Result<AttachedParts, CommandError> {
         let opened = match chosen.point {
-            AttachPoint::Tracepoint(_) if !self.engine.attachments.is_linked(&chosen.point) => {
+            AttachPoint::Tracepoint(_) | AttachPoint::CallTracepoint(_)
+                if !self.engine.attachments.is_linked(&chosen.point) =>
+            {
                 self.engine.run_off_thread(|| attach::open_perf_event(&chosen.point))
             }
             _ => None,

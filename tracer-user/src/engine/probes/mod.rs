@@ -35,7 +35,8 @@ use crate::{
     kernel::{Btf, Symbols, btf::Prototype, modules},
     lang::{define::Probe, facts::Arch, fetch::Op, filter::FilterError},
     plan::{
-        probe::{self, Addresses, ProbeContext, ProbePlan, Unavailable},
+        filter::{Test, Text},
+        probe::{self, Addresses, ArgPlan, Origin, ProbeContext, ProbePlan, Unavailable},
         resolve,
         source::ProgramContext,
     },
@@ -222,8 +223,11 @@ impl HookSearch<'_> {
             return self.lacks(hook, "the kernel has no such event");
         };
         match on_record(self.probe, filter, &format, self.facts) {
+            Ok(context) if hooks::has_user_data(&format) && reads_data(&context) => {
+                self.lacks(hook, "the data of system calls are only at raw tracepoints");
+            }
             Ok(context) => {
-                self.found.usable.push(AttachPlan::new(context, AttachPoint::Tracepoint(format.id)));
+                self.found.usable.push(AttachPlan::new(context, AttachPoint::tracepoint(&format)));
             }
             Err(why) => self.lacks(hook, why),
         }
@@ -332,6 +336,14 @@ pub(crate) fn on_record(
     let when = filter.map(|text| resolve::filter(text, format, facts)).transpose()?;
     let plan = probe::plan(probe, ProbeContext::Record, Addresses::default())?;
     Ok(ProgramContext::Probe(Box::new(ProbePlan { when, ..plan })))
+}
+
+/// Whether an event probe reads data after the fields of its event's record.
+fn reads_data(context: &ProgramContext) -> bool {
+    let ProgramContext::Probe(plan) = context else { return false };
+    let is_data = |test: &&Test| matches!(test, Test::Text { text: Text::Dyn { .. } | Text::Rel { .. }, .. });
+    let of_event = |arg: &ArgPlan| matches!(&arg.value.from, Origin::Field(field) if field.is_data_loc());
+    plan.args.iter().any(of_event) || plan.when.as_ref().is_some_and(|when| when.tests().iter().any(is_data))
 }
 
 /// The prototype of a tracepoint of the kernel itself.

@@ -104,7 +104,7 @@ enum PointKey {
 impl PointKey {
     fn of(attach_point: &AttachPoint) -> Option<Self> {
         match attach_point {
-            AttachPoint::Tracepoint(id) => Some(Self::Perf(*id)),
+            AttachPoint::Tracepoint(id) | AttachPoint::CallTracepoint(id) => Some(Self::Perf(*id)),
             AttachPoint::RawTracepoint(name) => Some(Self::Raw(name.clone())),
             _ => None,
         }
@@ -208,7 +208,7 @@ impl Chains {
                 }
             }
         }
-        let slots = if matches!(attach_point, AttachPoint::Tracepoint(_)) { perf_slots } else { raw_slots };
+        let slots = if attach_point.is_tracepoint() { perf_slots } else { raw_slots };
         let lease = slots.take().ok_or_else(|| Cause::TooMany(slots.capacity()));
         match lease.and_then(|lease| Point::new(table, lease, consumer)) {
             Ok(point) => {

@@ -260,7 +260,7 @@ impl Point {
         shares_gate: bool,
     ) -> Result<(), Cause> {
         self.link = Some(match attach_point {
-            AttachPoint::Tracepoint(id) => {
+            AttachPoint::Tracepoint(id) | AttachPoint::CallTracepoint(id) => {
                 let event = opened.unwrap_or_else(|| tracepoint::open(*id))?;
                 let fd = event.fd().map_err(tracepoint::not_opened)?;
                 let cookie = tracer_abi::cookie(self.slot().get(), *id);

@@ -55,7 +55,12 @@ pub(super) fn build(
                     Some(field) if field.class == FieldClass::StaticString => part.size.min(field.size + 1),
                     _ => part.size,
                 };
-                copy_text(emit, values, value, KeyPlace { at, ..key }, size)?;
+                match &value.field {
+                    Some(field) if matches!(field.class, FieldClass::DynString | FieldClass::RelString) => {
+                        copy_data(emit, values, field, KeyPlace { at, ..key }, size)?;
+                    }
+                    _ => copy_text(emit, values, value, KeyPlace { at, ..key }, size)?,
+                }
             }
             KeyKind::Stack => copy_stack(emit, values, KeyPlace { at, ..key }, update),
             KeyKind::RecordedStack => copy_recorded_stack(emit, values, value, KeyPlace { at, ..key })?,
@@ -80,6 +85,24 @@ pub(super) fn copy_text(
     emit.address(Reg::R1, to.base, i32::from(to.at));
     emit.mov(Reg::R2, size as i32);
     emit.call(Helper::ProbeReadKernelStr);
+    Ok(())
+}
+
+/// Copies data of varying length, at most `size` bytes less one. Like the kernel, it does not end at a NUL
+/// (`add_to_key()`, kernel/trace/trace_events_hist.c).
+fn copy_data(
+    emit: &mut Emitter,
+    values: &mut Values<'_>,
+    field: &Field,
+    to: KeyPlace,
+    size: usize,
+) -> Result<(), LowerError> {
+    data_address(emit, values, field)?;
+    emit.load(Width::W, Reg::R2, Reg::R6, field.offset as i16);
+    emit.alu(Alu::Rsh, Reg::R2, 16);
+    emit.limit(Reg::R2, size - 1);
+    emit.address(Reg::R1, to.base, i32::from(to.at));
+    emit.call(Helper::ProbeReadKernel);
     Ok(())
 }
 
@@ -133,7 +156,7 @@ fn own_frames(context: &ProgramContext, arch: Arch) -> i32 {
     match (context, arch) {
         (ProgramContext::RawTracepoint(_), Arch::X86_64) => 2,
         (ProgramContext::RawTracepoint(_), Arch::Arm64) => 4,
-        (ProgramContext::Tracepoint, Arch::Arm64) => 1,
+        (ProgramContext::Tracepoint | ProgramContext::CallTracepoint, Arch::Arm64) => 1,
         _ => 0,
     }
 }

@@ -158,8 +158,9 @@ fn lower(request: &Request<'_>, uses: Uses) -> Result<(Vec<Function>, Uses), Low
     emit.bind(yes);
     let stamp = stamp(&mut emit, hist);
     let table = &TableLayout::of(layout, request.cpus);
-    // Several programs may emit a record, one of them in an interrupt of another.
-    let is_atomic = layout.is_shared() || request.entry != Entry::ProgramContext;
+    // Several programs may emit a record, one of them in an interrupt of another, and those of system calls may count
+    // in the table of a name.
+    let is_atomic = layout.is_shared() || request.entry != Entry::ProgramContext || hist.name.is_some();
     let places = Places::new(&mut emit);
     let update =
         Update { hist, layout, table, places, is_atomic, references, emits, hook_context, stamp, out: no };

@@ -82,6 +82,9 @@ pub(super) fn data_address(emit: &mut Emitter, values: &Values<'_>, field: &Fiel
         emit.address(Reg::R3, Reg::R6, field.offset as i32);
         return Ok(());
     }
+    if values.lacks_data() {
+        return Err(LowerError::NoData);
+    }
     emit.load(Width::W, Reg::R3, Reg::R6, field.offset as i16);
     emit.alu(Alu::And, Reg::R3, 0xffff);
     emit.alu(Alu::Add, Reg::R3, Reg::R6);

@@ -56,7 +56,16 @@ impl<'a> Values<'a> {
 
     /// Whether a record is in place of the context.
     pub(super) fn has_record(&self) -> bool {
-        self.is_built || matches!(self.context, ProgramContext::Tracepoint | ProgramContext::Inject)
+        self.is_built
+            || matches!(
+                self.context,
+                ProgramContext::Tracepoint | ProgramContext::CallTracepoint | ProgramContext::Inject
+            )
+    }
+
+    /// Whether the context is a record without the data after its fields.
+    pub(super) fn lacks_data(&self) -> bool {
+        !self.is_built && *self.context == ProgramContext::CallTracepoint
     }
 
     /// The sources of the fields, if the context is not a record.
@@ -90,7 +99,10 @@ impl<'a> Values<'a> {
 
     /// Whether the common fields cannot be loaded from the context.
     fn has_no_common_fields(&self) -> bool {
-        matches!(self.context, ProgramContext::Tracepoint | ProgramContext::RawTracepoint(_))
+        matches!(
+            self.context,
+            ProgramContext::Tracepoint | ProgramContext::CallTracepoint | ProgramContext::RawTracepoint(_)
+        )
     }
 
     /// R0 = the number at this place, zero-extended.

@@ -239,6 +239,9 @@ impl ScratchTexts {
             Text::Rel { offset } => (offset, usize::from(offset) + 4),
             _ => return Err(LowerError::NoData),
         };
+        if values.lacks_data() {
+            return Err(LowerError::NoData);
+        }
         // R9 = length, R3 = address of the first byte.
         values.value(emit, Place { offset, size: 4 })?;
         emit.mov(Reg::R9, Reg::R0);
