@@ -2,7 +2,7 @@
 //! that every error renders. A listed event must define the same event again, and a printed argument must parse to
 //! the same tree.
 //!
-//! The first two bytes choose the features of the language. The remaining bytes are written to `dynamic_events`, line
+//! The first four bytes choose the features of the language. The remaining bytes are written to `dynamic_events`, line
 //! by line.
 #![no_main]
 
@@ -16,8 +16,8 @@ use tracer_user::lang::fetch::{At, parse};
 static KERNEL: LazyLock<Fixed> = LazyLock::new(Fixed::small);
 
 fuzz_target!(|data: &[u8]| {
-    let Some((head, written)) = data.split_at_checked(2) else { return };
-    let mask = u16::from_le_bytes([head[0], head[1]]);
+    let Some((head, written)) = data.split_at_checked(4) else { return };
+    let mask = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
     let absent = Feature::ALL.into_iter().enumerate().filter(|(at, _)| mask & (1 << at) != 0);
     let language = absent.fold(Language::full(), |language, (_, feature)| language.without(feature));
     let facts = Fixed { language, ..KERNEL.clone() };

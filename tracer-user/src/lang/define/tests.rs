@@ -247,7 +247,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_panics(line in "[fptre]([0-9]{1,2})?(:[a-z/.-]{0,5})? (vfs_read|sched_switch|/bin/true:1|sched.sched_switch)[a-z%$@+:()\\[\\]>=.\\\\\" 0-9-]{0,40}") {
+    fn nothing_panics(line in "[fptre]([0-9]{1,2})?(:[a-z/.-]{0,5})? (vfs_read|sched_switch|/bin/true:1|sched.sched_switch)[a-z%$@+:()\\[\\]>=.,_\\\\\" 0-9-]{0,40}") {
         let facts = Fixed::small();
         let line = Line::split(line.as_bytes());
         if let Err(refusal) = read(&line, File::Dynamic, &facts) {

@@ -80,7 +80,12 @@ pub fn parse(word: &[u8], at: At, language: Language) -> Draft {
     let colon = body.of(word).iter().position(|byte| *byte == b':').map(|at| start + at);
     let ty = colon.map(|colon| type_spec(word, Span::new(colon + 1, body.end))).transpose();
     let reader = Reader { word, at, language };
-    let fetch = reader.fetch(Span::new(start, colon.unwrap_or(body.end)), start, 0);
+    let span = Span::new(start, colon.unwrap_or(body.end));
+    // A text without a limit could nest without one.
+    let fetch = match &length {
+        Ok(()) => reader.fetch(span, start, 0),
+        Err(stop) => Fetch { kind: FetchKind::Broken(stop.clone()), span, offset: start },
+    };
     Draft { name, body, length, ty, fetch }
 }
 
