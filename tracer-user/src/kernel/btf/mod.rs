@@ -44,7 +44,7 @@ pub struct Btf {
     types: btf_rs::Btf,
     /// None if the section cannot be indexed (foreign byte order); lookups are slow then.
     index: OnceLock<Option<Index>>,
-    /// Ids by name, for all names looked up so far.
+    /// Ids by name, for all names found so far.
     found: Mutex<HashMap<String, Vec<u32>>>,
     constants: OnceLock<Option<Enumerators>>,
     modules: module::Modules,
@@ -200,6 +200,21 @@ impl Btf {
         self.first(name, |ty| matches!(ty, Type::Struct(_)))
     }
 
+    /// The id of the first struct of this name among a module's own types.
+    ///
+    /// # Errors
+    /// If the BTF is broken.
+    pub(crate) fn own_structure(&self, name: &str) -> Result<Option<u32>, Error> {
+        let Some(own) = self.types.split() else { return Ok(None) };
+        let ids = own.resolve_ids_by_name(name).map_err(|error| bad(&self.path, &error))?;
+        for id in ids {
+            if matches!(self.get(id)?, Type::Struct(_)) {
+                return Ok(Some(id));
+            }
+        }
+        Ok(None)
+    }
+
     /// The value of an enumerator, sign-extended if its enum is signed. `of` is the enum's name; an empty name
     /// searches all anonymous enums.
     ///
@@ -353,7 +368,10 @@ impl Btf {
             }
             None => self.types.resolve_ids_by_name(name).map_err(|error| bad(&self.path, &error))?,
         };
-        found.insert(name.to_owned(), ids.clone());
+        // Clients can ask for any number of names that nothing has.
+        if !ids.is_empty() {
+            found.insert(name.to_owned(), ids.clone());
+        }
         Ok(ids)
     }
 

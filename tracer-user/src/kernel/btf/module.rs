@@ -1,22 +1,41 @@
 //! Types of modules (`/sys/kernel/btf/MODULE`, 5.11 and later), whose ids continue the kernel's.
 //!
-//! The BTF of a module is read when a function turns out to be the module's; other modules are not read.
+//! The BTF of a module is read when a function turns out to be the module's, or when a struct that the kernel lacks may
+//! be; other modules are not read.
 
 use std::{
     fs::File,
     os::{fd::AsRawFd, unix::fs::MetadataExt},
+    path::Path,
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
+use memchr::memmem;
+
 use super::{Btf, bad};
-use crate::kernel::Error;
+use crate::{kernel::Error, sys::memory::mapped_file::MappedFile};
 
 /// Modules read so far: name, inode of the file (a reloaded module has another one), types.
 pub(super) type Modules = Mutex<Vec<(String, u64, Arc<Btf>)>>;
 
 impl Btf {
+    /// The loaded modules whose types may have this name. The strings of a module's types are its own or the kernel's.
+    pub(crate) fn modules_naming(&self, name: &str) -> Vec<String> {
+        let text = [&b"\0"[..], name.as_bytes(), b"\0"].concat();
+        let names = |path: &Path| {
+            File::open(path)
+                .and_then(|file| Ok(MappedFile::map(&file)?))
+                .is_ok_and(|types| memmem::find(types.bytes(), &text).is_some())
+        };
+        let all = self.module_names();
+        if names(&self.path) {
+            return all;
+        }
+        all.into_iter().filter(|module| names(&self.path.with_file_name(module))).collect()
+    }
+
     /// The names of the loaded modules that have types.
-    pub(crate) fn module_names(&self) -> Vec<String> {
+    fn module_names(&self) -> Vec<String> {
         let files = self.path.parent().and_then(|dir| std::fs::read_dir(dir).ok());
         let names =
             files.into_iter().flatten().flatten().filter_map(|file| file.file_name().into_string().ok());
@@ -73,5 +92,7 @@ mod tests {
         assert!(own > pointer && module.function_id("ext_read").unwrap() > Some(own));
         assert!(base.signature("ext_read").unwrap().is_none());
         assert!(base.module("none").unwrap().is_none());
+        assert_eq!(module.own_structure("own").unwrap(), Some(own));
+        assert_eq!(module.own_structure("outer").unwrap(), None);
     }
 }

@@ -49,9 +49,9 @@ impl<'a> Types<'a> {
         if let Some(found) = kernel.structure(name).ok()? {
             return Some(found);
         }
-        kernel.module_names().iter().find_map(|module| {
+        kernel.modules_naming(name).iter().find_map(|module| {
             let types = kernel.module(module).ok()??;
-            let found = types.structure(name).ok()??;
+            let found = types.own_structure(name).ok()??;
             Some(tagged(found, self.tag(&types)))
         })
     }
