@@ -146,6 +146,7 @@ impl Kernel {
             (Feature::ThisCpu, refused(&format!("p:{GROUP}/ask vfs_read this_cpu_ptr($arg1)"))?),
             (Feature::FieldNames, refused(&format!("e:{GROUP}/ask sched/sched_switch prev_pid"))?),
             (Feature::LongArguments, says(&format!("{on_file} x=\\\"{}\"", "n".repeat(90)), "too long")?),
+            (Feature::RegistrationErrors, !says(&format!("f5:{GROUP}/ask vfs_read%return"), "maxactive")?),
             (Feature::LatestErrors, !says(&nested, "Too many nested")?),
             (Feature::LaterErrors, says("p5:1/x vfs_read", "not for kprobe")?),
             (Feature::Char, refused(&format!("{on_file} $stack1:char"))?),

@@ -135,7 +135,11 @@ impl Facts {
     /// No descriptor is left.
     pub fn anew(&self) -> Result<Self, Error> {
         if self.frozen {
-            return Ok(Self::frozen(self.tracefs.try_clone()?, self.cpus, self.version));
+            return Ok(Self {
+                language: self.language.clone(),
+                newest: self.newest.clone(),
+                ..Self::frozen(self.tracefs.try_clone()?, self.cpus, self.version)
+            });
         }
         Ok(Self {
             pages: self.pages.clone(),
@@ -202,7 +206,8 @@ impl Facts {
     /// Takes the kernel's language for definitions, if none was used yet.
     pub fn take_kernels_language(&self) {
         let readme = self.tracefs.read("README").ok().flatten();
-        let _ = self.language.set(readme.map_or_else(Language::full, |readme| Language::of_readme(&readme)));
+        let of = |readme: String| Language::of_kernel(&readme, self.version);
+        let _ = self.language.set(readme.map_or_else(Language::full, of));
     }
 
     /// Whether files and options of newer kernels exist too.

@@ -23,7 +23,7 @@ const ON: [&str; 13] = [
     "graph-time",
 ];
 /// Options of `trace_options` with a file in the top instance only (`TOP_LEVEL_TRACE_FLAGS`). The last two are there in
-/// 7.3.
+/// 7.2.
 const TOP_ONLY: [&str; 5] =
     ["trace_printk", "printk-msg-only", "record-cmd", "prof-text-offset", "graph-time"];
 /// Options of tracers that no other instance can have (`allow_instances` in struct tracer): those of blk and, before

@@ -25,7 +25,7 @@ pub(super) fn read(line: &Line<'_>, facts: &dyn Facts) -> Result<Option<Read>, R
     let mut log = Log::new("trace_fprobe", line);
     let refuse = |word, stop: Stop| Refusal::in_word(line, &log, word, &stop);
     let colon = memchr(b':', head);
-    let latest = facts.language().has(Feature::LatestErrors);
+    let latest = facts.language().has(Feature::RegistrationErrors);
     if latest && head.len() > 1 && colon != Some(1) {
         // There is no number any more.
         let rest = Span::new(1, colon.unwrap_or(head.len()));

@@ -88,7 +88,7 @@ pub fn request(line: &Line<'_>, file: File) -> Request {
         None => Request::Nothing,
         Some(b'p' | b'r') => Request::Probe,
         Some(b'f' | b't' | b'e') if file == File::Dynamic => Request::Probe,
-        Some(b's') if file == File::Dynamic => Request::Synthetic,
+        Some(b's') if file == File::Dynamic && line.text().starts_with(b"s:") => Request::Synthetic,
         Some(b'u') if file == File::Dynamic && line.text().starts_with(b"u:") => Request::User,
         Some(_) => Request::Unknown,
     }
@@ -117,7 +117,7 @@ fn read(line: &Line<'_>, file: File, facts: &dyn Facts) -> Result<Read, Refusal>
 
 /// The error for a line that defines no kind of event.
 fn unknown(line: &Line<'_>, file: File, facts: &dyn Facts) -> Refusal {
-    if file != File::Dynamic || !facts.language().has(Feature::LatestErrors) {
+    if file != File::Dynamic || !facts.language().has(Feature::RegistrationErrors) {
         return Refusal::unlogged(Errno::INVAL, line, ErrorKind::NoCommand);
     }
     let log = error::Log { parser: "dynevent", words: vec![line.text().to_vec()] };

@@ -48,7 +48,7 @@ pub(super) fn register(probe: &mut Probe, facts: &dyn Facts) -> Result<(), Errno
         }
         // These are looked up when the event is enabled.
         Target::Function { .. } | Target::Tracepoint { .. }
-            if facts.language().has(Feature::LatestErrors) =>
+            if facts.language().has(Feature::RegistrationErrors) =>
         {
             for arg in &mut probe.args {
                 let _ = symbols(std::slice::from_mut(arg), facts);

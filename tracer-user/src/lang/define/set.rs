@@ -195,7 +195,7 @@ impl Set {
         let is_fprobe = probe.event.kind() == Kind::Fprobe;
         // The errno of errors at the registration: for later fprobes there is only one.
         let answer = |errno| {
-            if is_fprobe && facts.language().has(Feature::LatestErrors) { Errno::INVAL } else { errno }
+            if is_fprobe && facts.language().has(Feature::RegistrationErrors) { Errno::INVAL } else { errno }
         };
         let existing = |word: usize, kind| {
             let whole = Span::new(0, line.word(word).len());

@@ -45,6 +45,9 @@ pub enum Feature {
     FieldNames,
     /// Arguments of at most 255 bytes (found in 7.3). Before, 63.
     LongArguments,
+    /// Errors as in 7.2: those of functions and tracepoints that cannot be probed, and a separate one for a line of no
+    /// kind.
+    RegistrationErrors,
     /// Errors as in 7.3: a limit of 8 for nesting, the errno of large numbers, and other texts.
     LatestErrors,
     /// `PATH:SYMBOL`, an extension that no kernel has.
@@ -53,7 +56,7 @@ pub enum Feature {
 
 impl Feature {
     /// All features.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Kprobes,
         Self::Fprobes,
         Self::Uprobes,
@@ -73,10 +76,14 @@ impl Feature {
         Self::ThisCpu,
         Self::FieldNames,
         Self::LongArguments,
+        Self::RegistrationErrors,
         Self::LatestErrors,
         Self::FileSymbols,
     ];
 }
+
+/// The first version with [`Feature::RegistrationErrors`]. 6.12 lacks them; those between were not seen.
+const REGISTRATION_ERRORS: (u32, u32) = (7, 2);
 
 /// The features of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,20 +97,22 @@ impl Language {
         Self { features: (1 << Feature::ALL.len()) - 1 }
     }
 
-    /// A kernel with this `README` in its tracefs: without the later features that the text does not name. The others
-    /// are available on every kernel.
-    pub fn of_readme(readme: &str) -> Self {
+    /// A kernel of this version with this `README` in its tracefs: without the later features that the text does not
+    /// name. The others are available on every kernel.
+    pub fn of_kernel(readme: &str, version: (u32, u32)) -> Self {
         let named = [
             ("$current", &[Feature::Current][..]),
-            ("this_cpu_read(<fetcharg>)", &[Feature::ThisCpu]),
             (
-                "[(structname[,field])]<argname>",
-                &[Feature::Casts, Feature::FieldNames, Feature::LongArguments, Feature::LatestErrors],
+                "this_cpu_read(<fetcharg>)",
+                &[Feature::ThisCpu, Feature::FieldNames, Feature::LongArguments, Feature::LatestErrors],
             ),
+            // A kernel without the types of arguments does not name it.
+            ("[(structname[,field])]<argname>", &[Feature::Casts]),
         ];
         let lacking =
             named.iter().filter(|(words, _)| !readme.contains(words)).flat_map(|(_, features)| *features);
-        lacking.copied().fold(Self::full(), Self::without)
+        let named = lacking.copied().fold(Self::full(), Self::without);
+        if version < REGISTRATION_ERRORS { named.without(Feature::RegistrationErrors) } else { named }
     }
 
     /// The newest kernel: all features except our extensions.
@@ -124,6 +133,7 @@ impl Language {
             Feature::ThisCpu,
             Feature::FieldNames,
             Feature::LongArguments,
+            Feature::RegistrationErrors,
             Feature::LatestErrors,
         ];
         later.into_iter().fold(Self::newest(), Self::without)
@@ -167,10 +177,14 @@ mod tests {
         assert_eq!(less.with(Feature::Dentry), Language::full());
         assert!(!Language::v6_1().has(Feature::Fprobes) && Language::v6_1().has(Feature::Eprobes));
         let readme = "fetcharg: $comm, $arg<N>, $current\n [(structname[,field])]<argname>[->field], ...";
-        let read = Language::of_readme(readme);
-        assert_eq!(read, Language::full().without(Feature::ThisCpu));
-        assert!(!Language::of_readme("").has(Feature::LatestErrors));
-        assert!(Language::of_readme("").has(Feature::Typecasts));
+        let read = Language::of_kernel(readme, (7, 3));
+        assert!(read.has(Feature::Casts) && read.has(Feature::Current) && !read.has(Feature::ThisCpu));
+        let with = Language::of_kernel(&format!("{readme} this_cpu_read(<fetcharg>)"), (7, 3));
+        assert_eq!(with, Language::full());
+        let without = Language::of_kernel("", (7, 2));
+        assert!(!without.has(Feature::LatestErrors) && without.has(Feature::RegistrationErrors));
+        assert!(!Language::of_kernel("", (6, 12)).has(Feature::RegistrationErrors));
+        assert!(without.has(Feature::Typecasts));
         for (at, feature) in Feature::ALL.into_iter().enumerate() {
             assert_eq!(feature as usize, at);
         }
