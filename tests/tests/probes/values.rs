@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use tracer_tests::generate::Rng;
 use tracer_tests::generate::values::Sources;
 use tracer_tests::host;
-use tracer_tests::mirror::text;
+use tracer_tests::mirror::{Mounted, set, text, write};
 use tracer_tests::probes::{Case, Pair, place};
 
 /// Definitions of each target, on the host and in a virtual machine.
@@ -261,6 +261,57 @@ fn random_arguments_of_kprobes_are_equal() {
     run().unwrap_or_else(|error| panic!("{error:#}"));
 }
 
+/// Values of the current task in the language of 7.3.
+const OF_TASK: [&str; 7] = [
+    "$current->pid",
+    "$current->tgid",
+    "(task_struct)$current->prio",
+    "(task_struct,comm)$comm->pid",
+    "$current->in_execve",
+    "$current->no_cgroup_migration",
+    "(task_struct,group_leader)(task_struct)$current->group_leader->pid",
+];
+
+#[test]
+fn values_of_the_newest_language_are_right_on_every_kernel() {
+    host::as_root(|| {
+        let dir = std::env::temp_dir().join(format!("tracer-newest-{}", std::process::id()));
+        let mounted = Mounted::with(dir, &["--language=newest"])?;
+        let dir = mounted.dir();
+        let (own, process) = (rustix::thread::gettid(), rustix::process::getpid());
+        set(dir, "set_event_pid", &own.as_raw_nonzero().to_string())?;
+        let probed = Probed::new("n")?;
+        let prefix = if ARM { "__arm64" } else { "__x64" };
+        let arguments = "pid=$current->pid:s32 group=(task_struct)$current->tgid:s32 \
+            same=(task_struct,comm)$comm->pid:s32 no=$current->in_execve:u32 \
+            leader=(task_struct)$current->group_leader->pid:s32";
+        let per_cpu = " cpu=this_cpu_read(@cpu_number):u32";
+        let has_number =
+            std::fs::read_to_string("/proc/kallsyms")?.lines().any(|line| line.ends_with(" cpu_number"));
+        let line = format!(
+            "p:tracer_newest/read {prefix}_sys_pread64 {arguments}{}\n",
+            if has_number { per_cpu } else { "" }
+        );
+        let defined = write(dir, "dynamic_events", line.as_bytes(), true);
+        ensure!(defined.is_ok(), "{line}: {defined:?}: {}", text(dir, "error_log")?);
+        set(dir, "events/tracer_newest/read/enable", "1")?;
+        probed.read();
+        set(dir, "tracing_on", "0")?;
+        let lines = text(dir, "trace")?;
+        let (own, process) = (own.as_raw_nonzero(), process.as_raw_nonzero());
+        let wanted = format!("pid={own} group={process} same={own} no=0 leader={process}");
+        let hits: Vec<&str> = lines.lines().filter(|line| line.contains(": read: ")).collect();
+        ensure!(!hits.is_empty() && hits.iter().all(|line| line.contains(&wanted)), "{wanted}: {lines}");
+        if has_number {
+            // COMM-PID [CPU] FLAGS TIME: read: (PLACE) VALUES
+            let cpu = |line: &str| line.split_once('[')?.1.split_once(']')?.0.parse::<u32>().ok();
+            let read = |line: &str| line.rsplit_once("cpu=")?.1.trim().parse().ok();
+            ensure!(hits.iter().all(|line| cpu(line).is_some() && cpu(line) == read(line)), "{lines}");
+        }
+        Ok(())
+    });
+}
+
 #[test]
 fn random_arguments_of_fprobes_are_equal() {
     let run = || -> Result<()> {
@@ -270,7 +321,7 @@ fn random_arguments_of_fprobes_are_equal() {
             return Ok(());
         }
         let probed = Probed::new("f")?;
-        let typed = words(&[
+        let mut typed = words(&[
             "file",
             "buf",
             "count",
@@ -284,6 +335,9 @@ fn random_arguments_of_fprobes_are_equal() {
             "file->f_path.dentry->d_name.hash",
             "file->f_inode->i_sb->s_blocksize_bits",
         ]);
+        if text(pair.kernel(), "README")?.contains("$current") {
+            typed.extend(words(&OF_TASK));
+        }
         let name = "file->f_path.dentry->d_name.name".to_owned();
         let entry = Sources {
             words: words(&["$arg1", "$arg3", "count", "file", "file->f_inode"]),

@@ -97,8 +97,8 @@ pub struct ArgPlan {
     pub store: Store,
     /// Offset in bytes from the value, for data that is read from memory.
     pub store_offset: i32,
-    /// Shifts that select bits of the value: to the left, then to the right.
-    pub bits: Option<(u8, u8)>,
+    /// Selection of bits of the value.
+    pub bits: Option<BitShifts>,
 }
 
 /// A step from a value to another one.
@@ -130,6 +130,17 @@ pub struct Value {
     pub from: Origin,
     /// The number to add.
     pub plus: i64,
+}
+
+/// Shifts that select bits of a number: to the left, then to the right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BitShifts {
+    /// Shift to the left.
+    pub left: u8,
+    /// Shift to the right.
+    pub right: u8,
+    /// Size in bytes of the shifted number: 1, 2, 4 or 8, which may be more than the argument's.
+    pub size: u8,
 }
 
 /// The source of a value.
@@ -379,12 +390,21 @@ impl Planner<'_> {
                     table => steps.push(Step::ThisCpu { table }),
                 },
                 Op::Store { what, offset, size } => store = Some((*what, *offset, *size)),
-                Op::Bits { left, right, .. } => bits = Some((*left, *right)),
+                Op::Bits { left, right, size } => {
+                    bits = Some(BitShifts { left: *left, right: *right, size: *size });
+                }
             }
         }
         let (Some(value), Some((store, store_offset, size))) = (value, store) else {
             return Err(Unavailable::NoValue(arg.arg.name.clone()));
         };
+        // The kernel's texts are in its own memory, those of programs on their stack.
+        let is_own = matches!(value.from, Origin::Comm | Origin::Text(_));
+        if is_own
+            && !(steps.is_empty() && store_offset == 0 && matches!(store, Store::Text | Store::UserText))
+        {
+            return Err(Unavailable::Source("the memory of a text"));
+        }
         Ok(ArgPlan {
             name: arg.arg.name.clone(),
             offset: head_size + arg.arg.offset as usize,

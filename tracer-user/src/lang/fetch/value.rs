@@ -182,6 +182,15 @@ impl Value<'_, '_> {
             }
             before = bits / 8;
         }
+        // The name of the task is in its `task_struct`.
+        if self.program.last() == Some(&Op::Load(Source::Comm)) {
+            let task = self.facts.structure("task_struct");
+            let Some(name) = task.and_then(|task| self.facts.member(task, "comm")) else {
+                return self.fail(Errno::NOENT, ErrorKind::NoTypesHere);
+            };
+            self.program.replace_last(Op::Load(Source::Current));
+            before = before.wrapping_sub(name.offset / 8);
+        }
         let start = cast.path.steps.first().map_or(fetch.span.end, |step| step.span.start);
         self.offset = fetch.offset + start - fetch.span.start;
         self.fields(&cast.path, Base::Structure { shape: structure, before })

@@ -16,7 +16,7 @@ use crate::{
         lower::{emitter::Emitter, output::LowerError},
     },
     lang::fetch::Store,
-    plan::probe::{ArgPlan, Origin, ProbeContext, ProbePlan},
+    plan::probe::{ArgPlan, BitShifts, Origin, ProbeContext, ProbePlan},
 };
 
 /// Longest text, its NUL included: `MAX_STRING_SIZE`, kernel/trace/trace_probe.h.
@@ -137,12 +137,12 @@ fn fetch_number(emit: &mut Emitter, arg: &ArgPlan, memory: AddressSpace) -> Resu
         emit.address(Reg::R3, Reg::R9, arg.store_offset);
         memory.read(emit, (Reg::R7, arg.offset as i16), arg.bytes());
     }
-    if let Some((left, right)) = arg.bits {
+    if let Some(BitShifts { left, right, size }) = arg.bits {
         for element in 0..arg.count {
             let at = (arg.offset + (element * arg.size) as usize) as i16;
             emit.load(width, Reg::R0, Reg::R7, at);
             emit.alu(Alu::Lsh, Reg::R0, i32::from(left));
-            emit.truncate(size);
+            emit.truncate(size.into());
             emit.alu(Alu::Rsh, Reg::R0, i32::from(right));
             emit.store(width, Reg::R7, at, Reg::R0);
         }

@@ -75,17 +75,29 @@ pub(super) struct Fetch<'a> {
     pub(super) entry_args: Option<i16>,
     /// Stack offset of the word for reads.
     slot: Option<i16>,
+    /// Stack offset of the text of a definition. One is there at a time.
+    text: Option<i16>,
 }
 
 impl<'a> Fetch<'a> {
     /// For values that need neither the words of a call nor saved arguments.
     pub(super) fn new(plan: &'a ProbePlan) -> Self {
-        Self { plan, call: None, entry_args: None, slot: None }
+        Self { plan, call: None, entry_args: None, slot: None, text: None }
     }
 
     /// Stack offset of a word for reads.
     pub(super) fn slot(&mut self, emit: &mut Emitter) -> i16 {
         *self.slot.get_or_insert_with(|| emit.alloc(8))
+    }
+
+    /// Stack offset of memory for the longest text of the definition, and its NUL.
+    fn text(&mut self, emit: &mut Emitter) -> i16 {
+        let length = |arg: &ArgPlan| match &arg.value.from {
+            Origin::Text(text) => text.len(),
+            _ => 0,
+        };
+        let longest = self.plan.args.iter().map(length).max().unwrap_or(0);
+        *self.text.get_or_insert_with(|| emit.alloc((longest + 1).next_multiple_of(8)))
     }
 
     /// R9 = a value.
@@ -159,7 +171,7 @@ impl<'a> Fetch<'a> {
             Origin::Text(text) => {
                 let mut bytes = text.clone();
                 bytes.resize((text.len() + 1).next_multiple_of(8), 0);
-                let slot = emit.alloc(bytes.len());
+                let slot = self.text(emit);
                 for (at, word) in (slot..).step_by(8).zip(bytes.as_chunks().0) {
                     emit.constant(Reg::R0, u64::from_le_bytes(*word));
                     emit.store(Width::D, Reg::R10, at, Reg::R0);

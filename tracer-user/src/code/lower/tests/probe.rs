@@ -6,7 +6,7 @@ use tracer_abi::{RECORD_AREA, SCRATCH_SIZE};
 use super::*;
 use crate::{
     lang::{facts::Arch, fetch::Store},
-    plan::probe::{ArgPlan, Deref, Origin, ProbeContext, ProbePlan, Step, Value},
+    plan::probe::{ArgPlan, BitShifts, Deref, Origin, ProbeContext, ProbePlan, Step, Value},
 };
 
 /// Addresses of kernel and user memory.
@@ -114,8 +114,8 @@ fn model(plan: &ProbePlan, registers: &[u64], comm: &[u8; 16]) -> Vec<u8> {
             let mut wide = [0; 8];
             wide[..size].copy_from_slice(&bytes.unwrap_or(vec![0; size]));
             let mut number = u64::from_le_bytes(wide);
-            if let Some((left, right)) = arg.bits {
-                let mask = u64::MAX >> (64 - 8 * arg.size);
+            if let Some(BitShifts { left, right, size }) = arg.bits {
+                let mask = u64::MAX >> (64 - 8 * size);
                 number = (number << left & mask) >> right;
             }
             record[at(element)..at(element) + size].copy_from_slice(&number.to_le_bytes()[..size]);
@@ -144,9 +144,19 @@ fn plain(
     store_offset: i32,
     size: u32,
     count: u32,
-    bits: Option<(u8, u8)>,
+    bits: Option<BitShifts>,
 ) -> ArgPlan {
     ArgPlan { name: "a".to_owned(), offset: 0, size, count, value, steps, store, store_offset, bits }
+}
+
+/// Selections of bits: of the argument's own size, or, as for members of structs, of eight bytes.
+fn shifts() -> impl Strategy<Value = Option<BitShifts>> {
+    let shifts = |left, right| (left, right).prop_map(|(left, right)| BitShifts { left, right, size: 8 });
+    prop_oneof![
+        3 => Just(None),
+        1 => shifts(0_u8..8, 0_u8..8).prop_map(Some),
+        1 => shifts(32_u8..64, 32_u8..64).prop_map(Some),
+    ]
 }
 
 fn argument() -> impl Strategy<Value = ArgPlan> {
@@ -157,9 +167,10 @@ fn argument() -> impl Strategy<Value = ArgPlan> {
         1 => (0_u64..SIZE as u64 / 8).prop_map(|n| Step::ThisCpu { table: KERNEL + 8 * n }),
     ];
     let steps = prop::collection::vec(step, 0..3);
-    let numbers = (source(), steps.clone(), size, 1_u32..4, any::<bool>(), 0_u8..8, 0_u8..8, 0_i32..200);
-    let numbers = numbers.prop_map(move |(value, steps, size, count, raw, left, right, offset)| {
-        let bits = (left > 4).then_some((left, right));
+    let numbers = (source(), steps.clone(), size, 1_u32..4, any::<bool>(), shifts(), 0_i32..200);
+    let numbers = numbers.prop_map(move |(value, steps, size, count, raw, bits, offset)| {
+        let bits =
+            bits.map(|wide| if wide.left < 32 { BitShifts { size: size as u8, ..wide } } else { wide });
         if raw {
             plain(value, steps, Store::Raw, 0, size, 1, bits)
         } else {
