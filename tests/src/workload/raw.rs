@@ -117,6 +117,19 @@ pub fn getpgid(pid: i32) {
     unsafe { libc::syscall(libc::SYS_getpgid, c_long::from(pid)) };
 }
 
+/// Gives the calling thread a real-time priority (`SCHED_FIFO`).
+///
+/// # Errors
+/// When this process may not.
+pub fn be_real_time(priority: c_int) -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: priority };
+    // SAFETY: the kernel reads the structure, which outlives the call.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// `getsid(2)` of a process that may or may not exist.
 pub fn getsid(pid: i32) {
     // SAFETY: a number only.

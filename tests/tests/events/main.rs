@@ -3,6 +3,7 @@
 mod chains;
 mod hooks;
 mod inject;
+mod preempted;
 mod records;
 mod synth;
 mod trigger_differential;
