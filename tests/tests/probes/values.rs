@@ -283,7 +283,7 @@ fn values_of_the_newest_language_are_right_on_every_kernel() {
         let probed = Probed::new("n")?;
         let prefix = if ARM { "__arm64" } else { "__x64" };
         let arguments = "pid=$current->pid:s32 group=(task_struct)$current->tgid:s32 \
-            same=(task_struct,comm)$comm->pid:s32 no=$current->in_execve:u32 \
+            same=(task_struct,comm)$comm->pid:s32 no=$current->in_execve \
             leader=(task_struct)$current->group_leader->pid:s32";
         let per_cpu = " cpu=this_cpu_read(@cpu_number):u32";
         let has_number =

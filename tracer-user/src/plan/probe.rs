@@ -50,6 +50,8 @@ pub struct Addresses {
     pub ip: u64,
     /// End of the function.
     pub end: u64,
+    /// Whether the function may jump to its trampoline instead of calling it (x86 since 6.19, seen on 7.3).
+    pub may_jump: bool,
     /// Whether the registers are an fprobe's, which has no breakpoint. If [`Addresses::ip`] is 0, the program obtains
     /// the function's address at the hit.
     pub by_fprobe: bool,
@@ -155,11 +157,15 @@ pub enum Origin {
     Call(u8),
     /// The argument of this number among those saved at the function's entry.
     EntryArg(u8),
-    /// The return address on an arm64 stack: the word `at`, or the next one if the stack had to be aligned. It is the
-    /// word `at` if the word two places before it is an address in the function.
+    /// The return address of a function on a trampoline's stack. It is at one of two words: on arm64 by whether the
+    /// stack had to be aligned, on x86 by whether the function called the trampoline or jumped to it.
     CallReturn {
-        /// Number of the word.
-        at: u8,
+        /// Number of the word that tells which: an address in the function or not.
+        told_by: u8,
+        /// Number of the word if that is in the function.
+        inside: u8,
+        /// Number of the word otherwise.
+        outside: u8,
         /// First address of the function.
         start: u64,
         /// Size of the function in bytes.
@@ -355,12 +361,23 @@ impl Planner<'_> {
             ProbeContext::Registers(arch) => Value::context(registers(arch).ip),
             // After the arguments: the return value, the frame pointer, the return address into the function, and the
             // return address to its caller (`arch_prepare_bpf_trampoline()`, `arch/x86/net/bpf_jit_comp.c`).
-            ProbeContext::Call { words, arch: Arch::X86_64, .. } => Value::of(Origin::Call(words + 3)),
+            ProbeContext::Call { words, arch: Arch::X86_64, .. } if !self.addresses.may_jump => {
+                Value::of(Origin::Call(words + 3))
+            }
+            // A function that jumps to its trampoline leaves no return address into itself.
+            ProbeContext::Call { words, arch: Arch::X86_64, .. } => {
+                let Addresses { ip: start, end, .. } = self.addresses;
+                let size = end.saturating_sub(start);
+                let (inside, outside) = (words + 3, words + 2);
+                Value::of(Origin::CallReturn { told_by: outside, inside, outside, start, size })
+            }
             // The return value, x19, x20, perhaps padding, frame pointer, return address, frame pointer, return to the
             // caller.
             ProbeContext::Call { words, arch: Arch::Arm64, .. } => {
-                let Addresses { ip, end, .. } = self.addresses;
-                Value::of(Origin::CallReturn { at: words + 6, start: ip, size: end.saturating_sub(ip) })
+                let Addresses { ip: start, end, .. } = self.addresses;
+                let (inside, outside) = (words + 6, words + 7);
+                let size = end.saturating_sub(start);
+                Value::of(Origin::CallReturn { told_by: words + 4, inside, outside, start, size })
             }
             ProbeContext::Arguments(_) | ProbeContext::Record => {
                 return Err(Unavailable::NoReturn);
@@ -522,7 +539,7 @@ impl fmt::Display for Value {
             Origin::Context(offset) => write!(f, "context at {offset}")?,
             Origin::Call(word) => write!(f, "call's word {word}")?,
             Origin::EntryArg(word) => write!(f, "word {word} saved at the entry")?,
-            Origin::CallReturn { at, .. } => write!(f, "call's word {at} or the next")?,
+            Origin::CallReturn { inside, outside, .. } => write!(f, "call's word {inside} or {outside}")?,
             Origin::Function | Origin::FunctionInTask { .. } => f.write_str("the function")?,
             Origin::FunctionPlace(_) => f.write_str("the function's place")?,
             Origin::Stack(word) => write!(f, "stack's word {word}")?,

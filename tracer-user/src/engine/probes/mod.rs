@@ -46,9 +46,12 @@ use crate::{
 
 /// The first kernel in which a program at a uretprobe can read which function returns (a3c485a5d8d4).
 const TELLS_FUNCTION: (u32, u32) = (6, 6);
+/// The first kernel in which functions may jump to trampolines (`CONFIG_DYNAMIC_FTRACE_WITH_JMP`). Seen on 7.3, not on
+/// 6.18.
+const JUMPS: (u32, u32) = (6, 19);
 
 /// The characters that make a symbol a glob.
-const GLOB: [char; 3] = ['*', '?', '['];
+const GLOB: [char; 4] = ['*', '?', '[', '\\'];
 
 /// The hooks of a probe.
 #[derive(Clone, Debug, Default)]
@@ -267,7 +270,8 @@ impl HookSearch<'_> {
         };
         let end = symbols.and_then(|symbols| symbols.range(ip)).map_or(ip, |range| range.end);
         let point = if exit { AttachPoint::Fexit(function) } else { AttachPoint::Fentry(function) };
-        let addresses = Addresses { ip, end, ..Addresses::default() };
+        let may_jump = self.facts.version() >= JUMPS;
+        let addresses = Addresses { ip, end, may_jump, ..Addresses::default() };
         self.offer(ProbeContext::Call { words, exit, arch: Arch::native() }, addresses, point);
     }
 
@@ -468,8 +472,8 @@ fn start(symbol: &str, facts: &Facts) -> Option<u64> {
 /// The address at which a function is probed: after the instruction that marks it as a target of indirect branches,
 /// if it begins with one (`arch_adjust_kprobe_addr()`, and the compiler's place for the function tracer's call).
 fn address(function: &str, facts: &Facts) -> Option<u64> {
-    // `endbr64`, and the no-operation that replaces it where the kernel does not need it.
-    const ENDBR: [u32; 2] = [0xfa1e_0ff3, 0x001f_0f66];
+    // `endbr64`, and the no-operations that replace it where the kernel does not need it (the last on newer kernels).
+    const ENDBR: [u32; 3] = [0xfa1e_0ff3, 0x001f_0f66, 0xd640_1f0f];
     let start = start(function, facts)?;
     if Arch::native() != Arch::X86_64 {
         return Some(start);

@@ -254,7 +254,7 @@ impl Facts for Machine<'_> {
     }
 
     fn is_traceable(&self, pattern: &str) -> bool {
-        let is_glob = pattern.contains(['*', '?', '[']);
+        let is_glob = pattern.contains(['*', '?', '[', '\\']);
         match self.sites() {
             Some(sites) if is_glob => {
                 let glob = Glob::new(pattern);

@@ -222,7 +222,7 @@ fn empty_text(emit: &mut Emitter, to: i16) {
 fn last_word(from: &Origin) -> Option<u8> {
     match from {
         Origin::Call(word) => Some(*word),
-        Origin::CallReturn { at, .. } => Some(at + 1),
+        Origin::CallReturn { inside, outside, .. } => Some(*inside.max(outside)),
         _ => None,
     }
 }

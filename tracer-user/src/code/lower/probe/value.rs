@@ -115,17 +115,17 @@ impl<'a> Fetch<'a> {
                 let place = self.entry_args.unwrap_or_default() + 8 * i16::from(*at);
                 emit.load(Width::D, Reg::R9, Reg::R10, place);
             }
-            Origin::CallReturn { at, start, size } => {
-                let [padded, done] = emit.labels();
-                emit.load(Width::D, Reg::R0, Reg::R10, word(at - 2));
+            Origin::CallReturn { told_by, inside, outside, start, size } => {
+                let [other, done] = emit.labels();
+                emit.load(Width::D, Reg::R0, Reg::R10, word(*told_by));
                 emit.constant(Reg::R1, *start);
                 emit.alu(Alu::Sub, Reg::R0, Reg::R1);
                 emit.constant(Reg::R1, *size);
-                emit.jump_if(Cond::Ge, Reg::R0, Reg::R1, padded);
-                emit.load(Width::D, Reg::R9, Reg::R10, word(*at));
+                emit.jump_if(Cond::Ge, Reg::R0, Reg::R1, other);
+                emit.load(Width::D, Reg::R9, Reg::R10, word(*inside));
                 emit.jump(done);
-                emit.bind(padded);
-                emit.load(Width::D, Reg::R9, Reg::R10, word(at + 1));
+                emit.bind(other);
+                emit.load(Width::D, Reg::R9, Reg::R10, word(*outside));
                 emit.bind(done);
             }
             Origin::Function => {
