@@ -33,7 +33,7 @@ pub(crate) enum Link {
     /// A dispatcher of system calls, which is attached while one of its events is.
     Dispatcher { _dispatcher: Arc<Dispatcher> },
     /// A histogram's entry in a dispatcher of system calls.
-    Call { _place: Place },
+    Call { place: Place },
     /// No descriptor: user space runs the program, or the program is in the array of a dispatcher.
     None,
 }

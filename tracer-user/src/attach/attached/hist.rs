@@ -150,11 +150,13 @@ fn try_attach(
     attached.link = match (point, point.call()) {
         (_, Some((enter, number))) => {
             let calls = context.calls.ok_or(Cause::NoRegisters)?;
-            let link =
-                session.map_or_else(DispatcherLink::alone, |session| session.dispatcher_link(Sort::Trigger));
+            let link = session.map_or_else(
+                || DispatcherLink::alone(Arc::default()),
+                |session| session.dispatcher_link(Sort::Trigger),
+            );
             let (place, entry) = calls.attach_hook(enter, number, linked, &link)?;
             attached.entry = Some(entry);
-            Link::Call { _place: place }
+            Link::Call { place }
         }
         (
             AttachPoint::Tracepoint(_)

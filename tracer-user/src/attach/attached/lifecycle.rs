@@ -115,6 +115,9 @@ impl Attached {
         if let Some(chain) = &self.chain {
             return chain.missed();
         }
+        if let Link::Call { place } = &self.link {
+            return place.missed();
+        }
         match (&self.gate, self.dispatch) {
             (Some(gate), _) => gate.missed().saturating_add(self.link.missed()),
             (None, Dispatch::Direct) => entry::missed(&self.program.program),

@@ -108,6 +108,15 @@ impl Calls {
     }
 }
 
+impl Place {
+    /// Hits for which the kernel did not run the dispatcher.
+    pub(crate) fn missed(&self) -> u64 {
+        let mut sides = self.sides.lock().unwrap_or_else(PoisonError::into_inner);
+        let layer = sides.side(self.enter).iter().find(|layer| layer.id == self.layer);
+        layer.map_or(0, |layer| layer.dispatcher.missed())
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         let mut sides = self.sides.lock().unwrap_or_else(PoisonError::into_inner);

@@ -5,9 +5,12 @@
 //! (`attach/session/attach.rs`).
 
 use std::{
-    any::Any,
-    os::fd::AsFd,
-    sync::{Arc, Weak},
+    fmt,
+    os::fd::{AsFd, OwnedFd},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use tracer_abi::{CALL_NUMBERS, SYSCALLS};
@@ -16,7 +19,7 @@ use super::raw_tracepoint;
 use crate::{
     attach::{
         Cause,
-        attached::entry::{Entry, program_array},
+        attached::entry::{self, Entry, program_array},
         program::object,
     },
     kernel::{Cast, syscalls::Registers},
@@ -26,9 +29,34 @@ use crate::{
     },
 };
 
-/// The link or chain place of a dispatcher. Dropping it detaches the dispatcher.
-pub(crate) type Hooked = Box<dyn Any + Send + Sync>;
-type Attach = dyn Fn(&Arc<Prog>, &str) -> Result<Hooked, Cause>;
+/// The link or chain place of a dispatcher. Dropping it detaches the dispatcher, and adds the hits that it missed to
+/// those of the session's detached events.
+pub(crate) trait Hooked: fmt::Debug + Send + Sync {
+    /// Hits for which the kernel did not run the dispatcher.
+    fn missed(&self) -> u64;
+}
+
+/// The link of a dispatcher that is in no chain.
+#[derive(Debug)]
+struct OwnLink {
+    program: Arc<Prog>,
+    _link: OwnedFd,
+    ended: Arc<AtomicU64>,
+}
+
+impl Drop for OwnLink {
+    fn drop(&mut self) {
+        self.ended.fetch_add(entry::missed(&self.program), Ordering::Relaxed);
+    }
+}
+
+impl Hooked for OwnLink {
+    fn missed(&self) -> u64 {
+        entry::missed(&self.program)
+    }
+}
+
+type Attach = dyn Fn(&Arc<Prog>, &str) -> Result<Box<dyn Hooked>, Cause>;
 
 /// How a dispatcher is attached to its raw tracepoint.
 pub(crate) struct DispatcherLink {
@@ -39,10 +67,12 @@ pub(crate) struct DispatcherLink {
 }
 
 impl DispatcherLink {
-    /// By a link of its own.
-    pub(crate) fn alone() -> Self {
-        let attach = |program: &Arc<Prog>, name: &str| {
-            Ok::<Hooked, _>(Box::new(raw_tracepoint::attach(program, name)?))
+    /// By a link of its own. `ended` gets the hits that it missed when it is detached.
+    pub(crate) fn alone(ended: Arc<AtomicU64>) -> Self {
+        let attach = move |program: &Arc<Prog>, name: &str| {
+            let link = raw_tracepoint::attach(program, name)?;
+            let link = OwnLink { program: Arc::clone(program), _link: link, ended: Arc::clone(&ended) };
+            Ok::<Box<dyn Hooked>, _>(Box::new(link))
         };
         Self { session: None, attach: Box::new(attach) }
     }
@@ -50,7 +80,7 @@ impl DispatcherLink {
     /// As a consumer of the raw tracepoint, for the session with this number.
     pub(crate) fn in_chain(
         session: u64,
-        attach: impl Fn(&Arc<Prog>, &str) -> Result<Hooked, Cause> + 'static,
+        attach: impl Fn(&Arc<Prog>, &str) -> Result<Box<dyn Hooked>, Cause> + 'static,
     ) -> Self {
         Self { session: Some(session), attach: Box::new(attach) }
     }
@@ -64,7 +94,7 @@ impl DispatcherLink {
 pub(crate) struct Dispatcher {
     array: Arc<Map>,
     _program: Arc<Prog>,
-    _hooked: Hooked,
+    hooked: Box<dyn Hooked>,
 }
 
 impl Dispatcher {
@@ -84,11 +114,16 @@ impl Dispatcher {
         let program = object::load_plain(ProgKind::RawTracepoint, name, &constants, cast, maps)?;
         let program = Arc::new(program);
         let hooked = (link.attach)(&program, name)?;
-        Ok(Self { array: Arc::new(array), _program: program, _hooked: hooked })
+        Ok(Self { array: Arc::new(array), _program: program, hooked })
     }
 
     pub(crate) fn entry(&self, number: u32) -> Entry {
         Entry::new(Arc::clone(&self.array), number)
+    }
+
+    /// Hits for which the kernel did not run it.
+    pub(crate) fn missed(&self) -> u64 {
+        self.hooked.missed()
     }
 }
 
@@ -105,6 +140,12 @@ impl Dispatchers {
     /// No dispatcher yet. `registers` and `cast` as in [`Context`](crate::attach::Context).
     pub(crate) fn new(registers: Option<Registers>, cast: Option<Cast>) -> Self {
         Self { registers, cast, enter: Weak::new(), exit: Weak::new() }
+    }
+
+    /// Hits for which the kernel did not run the dispatchers that are attached.
+    pub(crate) fn missed(&self) -> u64 {
+        let attached = [&self.enter, &self.exit].into_iter().filter_map(Weak::upgrade);
+        attached.map(|dispatcher| dispatcher.missed()).sum()
     }
 
     /// The dispatcher of entries or of exits. `link` is how a new one is attached.

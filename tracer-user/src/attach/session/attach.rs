@@ -13,7 +13,7 @@ use crate::{
         },
         hooks::{
             self,
-            syscalls::DispatcherLink,
+            syscalls::{DispatcherLink, Hooked},
             uprobe::{self, Hooks, Job},
         },
         link::Link,
@@ -240,15 +240,15 @@ impl Session {
     /// How a dispatcher of system calls is attached. A session that shares no chains saves a tail call.
     pub(crate) fn dispatcher_link(&self, sort: Sort) -> DispatcherLink {
         if self.is_alone {
-            return DispatcherLink::alone();
+            return DispatcherLink::alone(Arc::clone(&self.ended));
         }
-        let (chains, rank) = (self.chains.clone(), self.rank(sort));
+        let (chains, rank, ended) = (self.chains.clone(), self.rank(sort), Arc::clone(&self.ended));
         DispatcherLink::in_chain(rank.session, move |dispatcher, tracepoint| {
             let point = AttachPoint::RawTracepoint(tracepoint.to_owned());
-            let place = chains.join(&point, rank, &Arc::default())?;
+            let place = chains.join(&point, rank, &ended)?;
             place.set(Arc::clone(dispatcher))?;
             place.connect(None, false)?;
-            Ok(Box::new(place))
+            Ok::<Box<dyn Hooked>, _>(Box::new(place))
         })
     }
 

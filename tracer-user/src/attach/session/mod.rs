@@ -172,12 +172,12 @@ impl Session {
         self.follow = None;
     }
 
-    /// Hits for which the kernel ran no gate that events share, because another program was running on that CPU, and
-    /// the missed hits of events that are detached. Sessions share the gate of perf tracepoints, so the hits that it
+    /// Hits for which the kernel ran no gate that events share and no dispatcher of system calls, because another program
+    /// was running on that CPU, and the missed hits of events that are detached. Sessions share the gate of perf tracepoints, so the hits that it
     /// missed since this session was made are an upper bound of this session's.
     pub fn missed(&self) -> u64 {
         let shared = self.chains.missed().saturating_sub(self.missed_before);
-        self.tables.missed() + shared + self.ended.load(Ordering::Relaxed)
+        self.tables.missed() + self.calls.missed() + shared + self.ended.load(Ordering::Relaxed)
     }
 
     /// Whether an attachment at this attach point needs no perf event to be opened: it is open, or the tracepoint is

@@ -63,6 +63,7 @@ use crate::{
             perf_event::PerfEvent,
             unlink,
         },
+        hooks::syscalls::Hooked,
         slots::{SlotLease, Slots},
     },
     sys::bpf::prog::Prog,
@@ -311,6 +312,12 @@ impl ChainPlace {
             points.remove(&self.key);
         }
         Some(point.into_left())
+    }
+}
+
+impl Hooked for ChainPlace {
+    fn missed(&self) -> u64 {
+        Self::missed(self)
     }
 }
 

@@ -442,12 +442,12 @@ impl InstanceSession {
     }
 
     fn all_missed(&self) -> u64 {
-        self.session.missed()
-            + self.table.in_role(ProgramRole::Hook).map(|part| part.attached.missed()).sum::<u64>()
+        self.session.missed() + self.table.all().map(|part| part.attached.missed()).sum::<u64>()
     }
 
-    /// Hits for which the kernel ran no program, since the buffers were last emptied. At a perf tracepoint it runs none
-    /// while another program runs on that CPU. It counts them for all CPUs together.
+    /// Hits for which the kernel ran no program, since the buffers were last emptied, those of histograms included. At a
+    /// perf tracepoint it runs none while another program runs on that CPU; elsewhere none while the same program is
+    /// interrupted or preempted. It counts them for all CPUs together.
     pub(crate) fn missed(&self) -> u64 {
         self.ledger.missed_since_emptied(self.all_missed())
     }

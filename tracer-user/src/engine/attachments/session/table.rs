@@ -264,8 +264,9 @@ impl AttachedTable {
         at_hooks.map(|plan| (&plan.point, plan.reason.as_str()))
     }
 
-    pub(crate) fn in_role(&self, role: ProgramRole) -> impl Iterator<Item = &AttachedPart> {
-        self.0.iter().filter(move |((_, own), _)| *own == role).flat_map(|(_, parts)| parts.iter())
+    /// All programs.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &AttachedPart> {
+        self.0.values().flat_map(|parts| parts.iter())
     }
 
     /// The slots of all programs that count hits as those of an event.
