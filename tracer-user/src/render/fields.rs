@@ -10,9 +10,17 @@ use crate::event::{Field, FieldClass};
 
 /// Writes ` name=value`.
 ///
-/// Since 6.15 a long that is the address of a kernel symbol prints as one (`symbols`). Those kernels print the address
-/// of a string pointer field in the buffer instead of the pointer; this function prints the pointer.
-pub(super) fn field(out: &mut Vec<u8>, field: &Field, record: &[u8], env: &dyn RenderEnv, symbols: bool) {
+/// Since 6.15 a long that is the address of a kernel symbol prints as one. Those kernels print the address of a string
+/// pointer field in the buffer instead of the pointer; this function prints the pointer. Since 7.2 (not in 6.18), text of
+/// varying length with bytes that are not printable is followed by all bytes.
+pub(super) fn field(
+    out: &mut Vec<u8>,
+    field: &Field,
+    record: &[u8],
+    env: &dyn RenderEnv,
+    version: (u32, u32),
+) {
+    let symbols = version >= (6, 15);
     out.push(b' ');
     out.extend_from_slice(field.name.as_bytes());
     out.push(b'=');
@@ -22,6 +30,13 @@ pub(super) fn field(out: &mut Vec<u8>, field: &Field, record: &[u8], env: &dyn R
     match field.class {
         FieldClass::Comm | FieldClass::StaticString => out.extend_from_slice(until_nul(bytes)),
         FieldClass::DynString | FieldClass::RelString => match data(field, record) {
+            Some(text) if version >= (7, 2) && !is_printable(text) => {
+                let shown = |byte: u8| if matches!(byte, 0x20..=0x7e) { byte } else { b'.' };
+                out.extend(text.iter().map(|byte| shown(*byte)));
+                out.extend_from_slice(b" (");
+                hex_bytes(out, text, Some(b':'));
+                out.push(b')');
+            }
             Some(text) => out.extend_from_slice(until_nul(text)),
             None => out.extend_from_slice(b"<OVERFLOW>"),
         },
@@ -37,6 +52,10 @@ pub(super) fn field(out: &mut Vec<u8>, field: &Field, record: &[u8], env: &dyn R
         FieldClass::CpuMask | FieldClass::Stacktrace => out.extend_from_slice(b"<INVALID-TYPE>"),
         FieldClass::Number | FieldClass::Cpu => number_field(out, field, bytes, record, env, symbols),
     }
+}
+
+fn is_printable(text: &[u8]) -> bool {
+    text.iter().all(|byte| matches!(byte, 0 | 0x20..=0x7e))
 }
 
 fn number_field(

@@ -182,7 +182,7 @@ impl Printer {
 
     fn fields(&self, record: &[u8], env: &dyn RenderEnv, out: &mut Vec<u8>) {
         for field in &self.format.fields {
-            fields::field(out, field, record, env, self.version >= (6, 15));
+            fields::field(out, field, record, env, self.version);
         }
     }
 }
