@@ -250,7 +250,12 @@ impl Bound<'_> {
             From::Read(param, paths) => self.read(field, param, paths),
             From::Target(param) => {
                 let (arg, info) = self.param(param)?;
-                let Kind::Pointer { to } = info.kind else { return unfit("the argument is not a pointer") };
+                let Kind::Pointer { to } = info.kind else {
+                    return match info.size as usize == field.size {
+                        true => Ok(Source::Arg(arg)),
+                        false => unfit(format!("the argument has {} bytes", info.size)),
+                    };
+                };
                 let target = self.btf.info(to)?;
                 if target.size as usize == field.size {
                     Ok(Source::Memory { arg, path: vec![0] })

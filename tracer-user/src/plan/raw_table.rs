@@ -25,7 +25,7 @@ pub(super) enum From {
     Arg(Param),
     /// A value at a pointer argument, as `a.b->c`; of several paths, the first that exists in the kernel.
     Read(Param, &'static [&'static str]),
-    /// The number that a pointer argument points to.
+    /// The number that a pointer argument points to, or an argument that is the number.
     Target(Param),
     /// `prev_state` of sched_switch.
     SwitchState { preempt: Param, state: Param, task: Param },
@@ -134,7 +134,7 @@ const HRTIMER_START: Fields = &[
 ];
 const HRTIMER_EXPIRE_ENTRY: Fields = &[
     ("hrtimer", From::Arg(HRTIMER)),
-    ("now", From::Target(param("now", "ktime_t *", 0))),
+    ("now", From::Target(param("now", "ktime_t *|ktime_t", 0))),
     ("function", From::Read(HRTIMER, &["function"])),
 ];
 const KMALLOC: Fields = &[
