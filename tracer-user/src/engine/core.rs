@@ -135,7 +135,7 @@ fn engine_of(
     options: TraceOptions,
 ) -> Engine {
     let mut top = Instance::new("", options, facts.cpus(), PageSize::LEAST);
-    top.user_data = facts.user_data().unwrap_or_default();
+    top.user_data = facts.later_files().user_data.unwrap_or_default();
     Engine {
         facts,
         registry,

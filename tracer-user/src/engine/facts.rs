@@ -8,8 +8,6 @@ use std::{
     },
 };
 
-use rustix::fs::OFlags;
-
 use super::{
     handlers::{Handlers, NoDerivedPlan},
     pages,
@@ -18,7 +16,7 @@ use crate::{
     attach,
     event::{Catalogue, Format},
     kernel::{
-        Answer, Btf, Error, Symbols, Tracefs, filter_parser, preemption,
+        Answer, Btf, Error, LaterFiles, Symbols, Tracefs, filter_parser, preemption,
         syscalls::{Numbers, Registers},
         version,
     },
@@ -57,10 +55,7 @@ pub struct Facts {
     mark_writer: OnceLock<u64>,
     hashes: OnceLock<Option<attach::Hashes>>,
     hashes_pointers: bool,
-    user_data: OnceLock<Option<u32>>,
-    lists_filters: OnceLock<bool>,
-    header_page: OnceLock<String>,
-    has_btf_ids: OnceLock<bool>,
+    later_files: OnceLock<LaterFiles>,
     language: OnceLock<Language>,
     newest: OnceLock<()>,
     handlers: OnceLock<Option<Mutex<Handlers>>>,
@@ -111,10 +106,7 @@ impl Facts {
             mark_writer: OnceLock::from(0),
             hashes: OnceLock::from(None),
             hashes_pointers: true,
-            user_data: OnceLock::new(),
-            lists_filters: OnceLock::new(),
-            header_page: OnceLock::new(),
-            has_btf_ids: OnceLock::new(),
+            later_files: OnceLock::new(),
             language: OnceLock::new(),
             newest: OnceLock::new(),
             handlers: OnceLock::from(None),
@@ -172,10 +164,7 @@ impl Facts {
             mark_writer: OnceLock::new(),
             hashes: OnceLock::new(),
             hashes_pointers: hashes_pointers(&std::fs::read_to_string("/proc/cmdline").unwrap_or_default()),
-            user_data: OnceLock::new(),
-            lists_filters: OnceLock::new(),
-            header_page: OnceLock::new(),
-            has_btf_ids: OnceLock::new(),
+            later_files: OnceLock::new(),
             language: OnceLock::new(),
             newest: OnceLock::new(),
             handlers: OnceLock::new(),
@@ -185,17 +174,9 @@ impl Facts {
         })
     }
 
-    /// The number of bytes of a system call's user memory that the kernel's own records have at most
-    /// (`syscall_user_buf_size`); `None` for a kernel that records none.
-    pub fn user_data(&self) -> Option<u32> {
-        let read = || self.tracefs.read("syscall_user_buf_size").ok().flatten()?.trim().parse().ok();
-        *self.user_data.get_or_init(read)
-    }
-
-    /// The kernel's text of `events/header_page`; empty if it has none.
-    pub fn header_page(&self) -> &str {
-        let read = || self.tracefs.read("events/header_page").ok().flatten().unwrap_or_default();
-        self.header_page.get_or_init(read)
+    /// What the kernel has of the files that depend on its version.
+    pub fn later_files(&self) -> &LaterFiles {
+        self.later_files.get_or_init(|| LaterFiles::of(&self.tracefs))
     }
 
     /// The language of definitions: our own, which has everything on every kernel, or else the kernel's.
@@ -220,27 +201,10 @@ impl Facts {
         let _ = (self.newest.set(()), self.language.set(Language::full()));
     }
 
-    /// Whether the kernel has files that list the filters and triggers of all events.
-    pub fn lists_filters(&self) -> bool {
-        let has = || self.has_newest_language() || self.has_file("show_event_filters");
-        *self.lists_filters.get_or_init(has)
-    }
-
-    /// Whether the kernel's events have files `btf_ids`.
-    pub fn has_btf_ids(&self) -> bool {
-        // An event of every kernel.
-        *self.has_btf_ids.get_or_init(|| self.has_file("events/sched/sched_switch/btf_ids"))
-    }
-
-    /// Whether the kernel's tracefs has a file.
-    fn has_file(&self, path: &str) -> bool {
-        self.tracefs.open_file(path, OFlags::PATH).is_ok_and(|file| file.is_some())
-    }
-
     /// Reads the slow facts that most mirrors need, so that no request waits for them.
     pub fn warm(&self) {
         let _ = (self.btf(), self.mark_writer(), self.preemption(), self.loose_end());
-        let _ = (self.user_data(), self.lists_filters(), self.has_btf_ids(), self.header_page());
+        let _ = self.later_files();
         let _ = self.syscall_number("sys_enter_getpid");
         let _ = self.kernel_text(0);
         if self.hashes_pointers {

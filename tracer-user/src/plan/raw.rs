@@ -251,10 +251,9 @@ impl Bound<'_> {
             From::Target(param) => {
                 let (arg, info) = self.param(param)?;
                 let Kind::Pointer { to } = info.kind else {
-                    return match info.size as usize == field.size {
-                        true => Ok(Source::Arg(arg)),
-                        false => unfit(format!("the argument has {} bytes", info.size)),
-                    };
+                    let fits = info.size as usize == field.size;
+                    let whole = || unfit(format!("the argument has {} bytes", info.size));
+                    return if fits { Ok(Source::Arg(arg)) } else { whole() };
                 };
                 let target = self.btf.info(to)?;
                 if target.size as usize == field.size {
@@ -345,6 +344,8 @@ impl Bound<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+
     use super::*;
     use crate::kernel::btf::build::Build;
 
@@ -498,7 +499,7 @@ mod tests {
             let words = args.iter().map(|arg| ("long", *arg, 8));
             let mut offset = 16;
             for (ty, field, size) in words.chain(data.iter().map(|data| ("__data_loc char[]", *data, 4))) {
-                text += &format!("\tfield:{ty} {field};\toffset:{offset};\tsize:{size};\tsigned:0;\n");
+                writeln!(text, "\tfield:{ty} {field};\toffset:{offset};\tsize:{size};\tsigned:0;").unwrap();
                 offset += size;
             }
             let planned = super::plan(&Format::parse("syscalls", &text).unwrap(), &btf, Some(3));

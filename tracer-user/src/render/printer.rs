@@ -421,7 +421,7 @@ mod tests {
         let fields = "\tfield:__data_loc cpumask_t cpus;\toffset:8;\tsize:4;\tsigned:0;\n";
         let printer = Printer::compile(&format(fields, r#""%s", __get_cpumask(cpus)"#), &());
         let mut record = vec![0; 8];
-        record.extend((8_u32 << 16 | 12).to_ne_bytes());
+        record.extend(((8_u32 << 16) + 12).to_ne_bytes());
         record.extend(0x1_0000_00f5_u64.to_ne_bytes());
         let shown = |env: &dyn RenderEnv| {
             let mut out = Vec::new();

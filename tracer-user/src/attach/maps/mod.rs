@@ -60,9 +60,9 @@ pub(crate) struct SessionMaps {
     calls: Map,
     /// Scratch memory that hits claim, and the table of claims.
     nesting: OnceLock<(Map, Map)>,
-    /// Scratch memory of the programs behind the dispatchers of system calls, by whether a call begins. One of them runs
+    /// Scratch memory of the programs behind the dispatchers of system calls: those that begin, and those that end. One of them runs
     /// at a time on a CPU, because the kernel does not run a dispatcher inside itself.
-    calls_scratch: [OnceLock<Map>; 2],
+    calls_scratch: (OnceLock<Map>, OnceLock<Map>),
     #[cfg(feature = "bpf-log")]
     logs: Map,
 }
@@ -150,7 +150,8 @@ impl SessionMaps {
 
     /// The memory of the programs behind the dispatcher of system calls that begin, or end. It is made on first use.
     pub(crate) fn call_scratch(&self, enter: bool) -> Result<&Map, Cause> {
-        let place = &self.calls_scratch[usize::from(enter)];
+        let (begin, end) = &self.calls_scratch;
+        let place = if enter { begin } else { end };
         if let Some(known) = place.get() {
             return Ok(known);
         }

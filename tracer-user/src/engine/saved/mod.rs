@@ -147,7 +147,7 @@ impl SavedInstance {
             on: status.is_on(),
             cpus: state.cpus.clone(),
             percent: state.percent,
-            user_data: engine.facts.user_data().map(|_| state.user_data),
+            user_data: engine.facts.later_files().user_data.map(|_| state.user_data),
             page: state.page().bytes(),
             sizes: buffers.into_iter().flatten().map(|(_, buffer)| buffer.size()).collect(),
             traced: state.pids(List::Traced).collect(),
@@ -284,7 +284,7 @@ fn restore_one(
         let command = PageSize::exactly(saved.page).map(InstanceCommand::PageSize);
         set(engine, "buffer_subbuf_size_kb".to_owned(), command.ok_or(ErrorKind::Invalid));
     }
-    if let Some(bytes) = saved.user_data.filter(|_| engine.facts.user_data().is_some()) {
+    if let Some(bytes) = saved.user_data.filter(|_| engine.facts.later_files().user_data.is_some()) {
         set(engine, "syscall_user_buf_size".to_owned(), Ok(InstanceCommand::UserData(bytes)));
     }
     for (cpu, bytes) in (0..).zip(&saved.sizes) {

@@ -82,7 +82,9 @@ pub(super) const FREE_BUFFER: Entry =
 /// `events/header_page`: the layout of a page of a buffer.
 pub(super) const HEADER_PAGE: Entry = Entry::read(
     "header_page",
-    ReadKind::Once(|engine, at| Ok(header_page(engine.facts.header_page(), at.state(engine)?.page().data()))),
+    ReadKind::Once(|engine, at| {
+        Ok(header_page(&engine.facts.later_files().header_page, at.state(engine)?.page().data()))
+    }),
 );
 
 /// The layout of a page with this many bytes of data. Types and signs are those of the kernel's own text, which have

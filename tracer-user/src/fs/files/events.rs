@@ -7,7 +7,6 @@ use crate::{
     api::wire::with_values,
     engine::{
         Engine, InstanceCommand, RecordCommand,
-        facts::Facts,
         histograms::{HistCommands, HistScope},
         instances::{Selector, words},
     },
@@ -54,7 +53,7 @@ pub(super) const BTF_IDS: Entry = Entry::read(
         Err(_) => Err(Errno::IO),
     }),
 )
-.in_kernel(Facts::has_btf_ids);
+.in_kernel(|facts| facts.later_files().has_btf_ids);
 
 /// `events/SYSTEM/EVENT/enable`: whether an event is enabled.
 pub(super) const ENABLE: Entry = Entry::write(

@@ -60,7 +60,7 @@ pub(super) const SHOW_EVENT_FILTERS: Entry = Entry::read(
         Ok(engine.registry.events().ordinary().filter_map(line).flatten().collect())
     }),
 )
-.in_kernel(Facts::lists_filters);
+.in_kernel(lists_filters);
 
 /// `show_event_triggers`: the triggers of all events that have some.
 pub(super) const SHOW_EVENT_TRIGGERS: Entry = Entry::read(
@@ -76,7 +76,12 @@ pub(super) const SHOW_EVENT_TRIGGERS: Entry = Entry::read(
         Ok(text)
     }),
 )
-.in_kernel(Facts::lists_filters);
+.in_kernel(lists_filters);
+
+/// Whether the kernel has these two files.
+fn lists_filters(facts: &Facts) -> bool {
+    facts.has_newest_language() || facts.later_files().lists_filters
+}
 
 /// An event's name, with blanks up to the next column (`get_call_len()`, kernel/trace/trace_events.c).
 fn event_column(engine: &Engine, event: EventId) -> Vec<u8> {

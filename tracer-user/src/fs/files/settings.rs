@@ -30,7 +30,7 @@ pub(super) const SYSCALL_USER_BUF_SIZE: Entry = Entry::write(
         engine.take(data, InstanceCommand::UserData(bytes as u32))
     },
 )
-.in_kernel(|facts| facts.user_data().is_some());
+.in_kernel(|facts| facts.later_files().user_data.is_some());
 
 /// `trace_clock`: the clock of the timestamps.
 pub(super) const TRACE_CLOCK: Entry = Entry::write(

@@ -153,7 +153,7 @@ impl Fetch {
         match &mut self.kind {
             FetchKind::Deref { inner, .. } | FetchKind::ThisCpu { inner, .. } => inner.forget_places(),
             FetchKind::Named(path) | FetchKind::Retval(path) | FetchKind::Current(path) => {
-                path.forget_places()
+                path.forget_places();
             }
             FetchKind::Cast(cast) => {
                 cast.inner.forget_places();

@@ -220,6 +220,8 @@ fn number(record: &[u8], offset: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+
     use super::*;
 
     fn format(name: &str, fields: &[(&str, &str)], print_fmt: &str) -> Format {
@@ -229,7 +231,7 @@ mod tests {
         let mut offset = 16;
         for (ty, field) in fields {
             let size = if ty.starts_with("__data_loc") { 4 } else { 8 };
-            text += &format!("\tfield:{ty} {field};\toffset:{offset};\tsize:{size};\tsigned:0;\n");
+            writeln!(text, "\tfield:{ty} {field};\toffset:{offset};\tsize:{size};\tsigned:0;").unwrap();
             offset += size;
         }
         Format::parse("syscalls", &(text + "\nprint fmt: " + print_fmt + "\n")).unwrap()
@@ -238,7 +240,7 @@ mod tests {
     /// A record of these arguments, followed by data.
     fn record(args: &[u64], data: &[&[u8]]) -> Vec<u8> {
         let mut record = vec![0; 16];
-        args.iter().for_each(|arg| record.extend(arg.to_ne_bytes()));
+        record.extend(args.iter().flat_map(|arg| arg.to_ne_bytes()));
         let mut at = (record.len() + 4 * data.len()) as u32;
         for bytes in data {
             record.extend((at | (bytes.len() as u32) << 16).to_ne_bytes());

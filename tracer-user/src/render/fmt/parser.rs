@@ -386,7 +386,7 @@ impl Parser {
         }
         if ty.aggregate && ty.base.is_empty() && self.eat("{") {
             self.body_of_struct()?;
-            ty.base = "{}".to_owned();
+            "{}".clone_into(&mut ty.base);
         }
         if ty.base.is_empty() {
             return self.fail("a type expected");

@@ -139,7 +139,7 @@ impl Hit {
                 };
                 regs.iter().flat_map(|reg| self.memory(args.regs, &[*reg], 8)).collect()
             }
-            Source::UserData(_) => unreachable!("`user_data` tests these"),
+            Source::UserData(_) => panic!("`user_data` tests these"),
             Source::SwitchState(_) => {
                 let exit = self.memory(1, &[20], 4);
                 let exit = u64::from(u32::from_le_bytes(exit.try_into().unwrap()));

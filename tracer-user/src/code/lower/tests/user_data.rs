@@ -1,5 +1,6 @@
 //! Records of system calls with data in user memory, and filters on them.
 
+use std::fmt::Write as _;
 use std::mem::offset_of;
 
 use tracer_abi::Switches;
@@ -137,7 +138,7 @@ fn format(fields: &[FieldSource]) -> Format {
             Source::Const(_) => "int",
             _ => "unsigned long",
         };
-        text += &format!("\tfield:{ty} f{number};\toffset:{offset};\tsize:{size};\tsigned:0;\n");
+        writeln!(text, "\tfield:{ty} f{number};\toffset:{offset};\tsize:{size};\tsigned:0;").unwrap();
     }
     Format::parse("syscalls", &text).unwrap()
 }

@@ -266,7 +266,7 @@ impl AttachedTable {
 
     /// All programs.
     pub(crate) fn all(&self) -> impl Iterator<Item = &AttachedPart> {
-        self.0.values().flat_map(|parts| parts.iter())
+        self.0.values().flat_map(AttachedParts::iter)
     }
 
     /// The slots of all programs that count hits as those of an event.
