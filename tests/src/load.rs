@@ -97,8 +97,8 @@ impl Preempting {
             let (go, may_go) = channel::<()>();
             let (over, call) = (Arc::clone(&over), call.clone());
             let thread = std::thread::spawn(move || {
-                report.send(rustix::thread::gettid()).context("nobody waits")?;
-                may_go.recv().context("nobody starts the thread")?;
+                report.send(rustix::thread::gettid()).context("the test has ended")?;
+                may_go.recv().context("the test has ended")?;
                 let mut one = CpuSet::new();
                 one.set(cpu);
                 sched_setaffinity(None, &one)?;

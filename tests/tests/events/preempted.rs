@@ -1,5 +1,6 @@
 //! Threads that preempt one another inside a hit. Programs at raw tracepoints may be preempted from 7.0 on, those at
 //! functions and at uprobes on every kernel that preempts. Each record is whole, and each hit is recorded or counted.
+//! On 7.3 this fails for uprobes: see `docs/reference/limits.md`.
 
 use std::hint::black_box;
 use std::num::NonZeroU64;

@@ -71,7 +71,7 @@ impl CountLayout {
 }
 
 /// The amounts that hits themselves add to the preempt count, by the kind of hook. On 7.3 the kernel disables
-/// preemption for perf tracepoints only.
+/// preemption for perf tracepoints only, and not for those of system calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bias {
     /// At a perf tracepoint.
