@@ -1,6 +1,5 @@
 //! Threads that preempt one another inside a hit. Programs at raw tracepoints may be preempted from 7.0 on, those at
 //! functions and at uprobes on every kernel that preempts. Each record is whole, and each hit is recorded or counted.
-//! On 7.3 this fails for uprobes: see `docs/reference/limits.md`.
 
 use std::hint::black_box;
 use std::num::NonZeroU64;
@@ -43,6 +42,8 @@ struct Case {
     radix: u32,
 }
 
+/// The event of all system calls.
+const RAW: &str = "raw_syscalls/sys_enter";
 /// The system call's own event.
 const CALL: &str = "syscalls/sys_enter_fadvise64";
 
@@ -74,8 +75,8 @@ fn cases() -> Result<Vec<Case>> {
         |what, line, event, before| defined(what, "fentry_attach", "dynamic_events", line, event, before);
     let registers = format!("first={}:x64 second={}:x64", arguments[0], arguments[1]);
     Ok(vec![
-        Case { radix: 16, ..plain("raw tracepoint", "raw_syscalls/sys_enter", Some([", ", ", "])) },
-        plain("system call", CALL, Some(["offset: ", "len: "])),
+        Case { radix: 16, ..plain("raw tracepoint", RAW, Some([", ", ", "])) },
+        Case { radix: 16, ..plain("system call", CALL, Some(["offset: ", "len: "])) },
         plain("its exit", "syscalls/sys_exit_fadvise64", None),
         Case {
             is_made: true,
@@ -220,7 +221,7 @@ fn run(case: &Case, root: &Path, dir: &Path) -> Result<()> {
     if case.is_made {
         set(dir, &trigger, made)?;
     }
-    if case.radix == 16 {
+    if case.event == RAW {
         set(dir, &event("filter"), &format!("id == {}", libc::SYS_fadvise64))?;
     }
     set(dir, &event("enable"), "1")?;
