@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     code::asm::{Assembler, Cond, Function, Helper, MapRef, Reg, Width},
-    kernel::{Cast, syscalls::Registers},
+    kernel::{self, Cast, Change, syscalls::Registers},
     sys::bpf::prog::{ProgKind, Purpose},
 };
 
@@ -173,8 +173,6 @@ impl Context {
     }
 }
 
-/// The first version in which programs at raw tracepoints may be preempted. Before it, all hooks add the same amount.
-const PREEMPTIBLE: (u32, u32) = (6, 19);
 /// Largest plausible amount that a hit adds to the count.
 const BIAS_MAX: u32 = 3;
 
@@ -241,14 +239,15 @@ pub fn locate_preempt(
     else {
         return Ok(Preempt::Unknown);
     };
-    let measured = if crate::kernel::version() < PREEMPTIBLE {
-        [None; 2]
-    } else {
+    let measured = if Change::PreemptibleTracepoints.is_in(kernel::version()) {
         // A host may refuse raw tracepoints; then no program is at one.
         raw_biases(cpu as u32, *address).unwrap_or_else(|error| {
             tracing::debug!("the preempt count at raw tracepoints: {error}");
             [None; 2]
         })
+    } else {
+        // All hooks add the same amount.
+        [None; 2]
     };
     let [raw, call] = measured.map(|bias| bias.unwrap_or(tracepoint));
     let bias = Bias { tracepoint, raw, call };

@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 
 use super::dynamic::{common_fields, field, raw};
 use super::{Field, FieldClass, Format};
+use crate::kernel::Change;
 
 /// The system of all synthetic events.
 pub const SYSTEM: &str = "synthetic";
@@ -19,8 +20,6 @@ pub const FIELDS_MAX: usize = 64;
 
 /// Bytes that a `char[N]` takes in a record: `STR_VAR_LEN_MAX`.
 pub const TEXT_SIZE: usize = 256;
-/// The first version whose print fmts separate fields by blanks. 6.18 has commas; the versions between were not seen.
-const SEPARATED_BY_BLANKS: (u32, u32) = (7, 2);
 
 /// A synthetic event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -265,7 +264,7 @@ impl Event {
 
     /// The print fmt (`__set_synth_event_print_fmt()`).
     pub fn print_fmt(&self, version: (u32, u32)) -> String {
-        let separator = if version < SEPARATED_BY_BLANKS { ", " } else { " " };
+        let separator = if Change::BlanksInFormats.is_in(version) { " " } else { ", " };
         let shown = self.fields.iter().map(|member| format!("{}={}", member.name, member.conversion()));
         let mut text = format!("\"{}\"", shown.collect::<Vec<_>>().join(separator));
         for member in &self.fields {

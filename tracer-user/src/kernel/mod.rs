@@ -38,7 +38,7 @@ pub use probe_units::ProbeUnit;
 pub use proc::ThreadStatus;
 pub use symbols::{Symbol, Symbols};
 pub use tracefs::Tracefs;
-pub use version::{version, version_of};
+pub use version::{Change, version, version_of};
 
 /// Reads a file whose size the kernel does not report in advance, with an initial capacity of `guess` bytes.
 fn read_whole(path: &Path, guess: usize) -> io::Result<Vec<u8>> {

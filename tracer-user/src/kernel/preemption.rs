@@ -3,9 +3,10 @@
 use std::os::fd::AsRawFd;
 
 use super::config::Config;
+use super::version::Change;
 use crate::sys::mount;
 
-/// Modes, and the words of the header before [`NEW_WORDS`] and since then.
+/// Modes, and the words of the header before [`Change::PreemptionWords`] and since then.
 const MODES: [(&str, &str, &str); 5] = [
     ("none", "server", "NONE"),
     ("voluntary", "desktop", "VOLUNTARY"),
@@ -13,8 +14,6 @@ const MODES: [(&str, &str, &str); 5] = [
     ("lazy", "unknown", "PREEMPTLAZY"),
     ("rt", "preempt_rt", "PREEMPT_RT"),
 ];
-/// The version since which the header uses the words of `preempt_model_str()`; earlier kernels use their own.
-const NEW_WORDS: (u32, u32) = (6, 15);
 
 /// The word that the kernel would write; `unknown`, which is one of its words, if no source states the model.
 pub fn preemption(version: (u32, u32)) -> String {
@@ -39,7 +38,7 @@ pub fn preemption(version: (u32, u32)) -> String {
 }
 
 fn words(mode: Option<&str>, build: &str, version: (u32, u32)) -> String {
-    let is_new = version >= NEW_WORDS;
+    let is_new = Change::PreemptionWords.is_in(version);
     if is_new && build.contains("PREEMPT_DYNAMIC") {
         return format!("PREEMPT({})", mode.unwrap_or("undef"));
     }

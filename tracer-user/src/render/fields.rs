@@ -7,6 +7,7 @@ use super::printf::number::{decimal, hex_bytes, prefixed_hex};
 use super::printf::pointer::{self, take, until_nul};
 use super::printf::spec::Spec;
 use crate::event::{Field, FieldClass};
+use crate::kernel::Change;
 
 /// Writes ` name=value`.
 ///
@@ -20,7 +21,7 @@ pub(super) fn field(
     env: &dyn RenderEnv,
     version: (u32, u32),
 ) {
-    let symbols = version >= (6, 15);
+    let symbols = Change::SymbolsInFields.is_in(version);
     out.push(b' ');
     out.extend_from_slice(field.name.as_bytes());
     out.push(b'=');
@@ -30,7 +31,7 @@ pub(super) fn field(
     match field.class {
         FieldClass::Comm | FieldClass::StaticString => out.extend_from_slice(until_nul(bytes)),
         FieldClass::DynString | FieldClass::RelString => match data(field, record) {
-            Some(text) if version >= (7, 2) && !is_printable(text) => {
+            Some(text) if Change::BytesOfTexts.is_in(version) && !is_printable(text) => {
                 let shown = |byte: u8| if matches!(byte, 0x20..=0x7e) { byte } else { b'.' };
                 out.extend(text.iter().map(|byte| shown(*byte)));
                 out.extend_from_slice(b" (");

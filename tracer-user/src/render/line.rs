@@ -8,6 +8,7 @@ use super::latency::{self, Position};
 use super::printer::Printer;
 use super::printf::number::{self, decimal, decimal_padded, repeat};
 use super::printf::spec::Spec;
+use crate::kernel::Change;
 use tracer_abi::flags;
 
 /// The trace options that affect a line. The defaults are the kernel's.
@@ -68,7 +69,7 @@ impl Default for Options {
 impl Options {
     /// The default options on a kernel of this version.
     pub fn for_kernel(version: (u32, u32)) -> Self {
-        Self { lazy_flag: version >= (6, 13), ..Self::default() }
+        Self { lazy_flag: Change::LazyFlag.is_in(version), ..Self::default() }
     }
 }
 

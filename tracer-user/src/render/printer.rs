@@ -13,6 +13,7 @@ use super::synthetic::{self, SynthValue};
 use super::text_buffer::TextBuffer;
 use super::value::{self, FieldValue};
 use crate::event::Format;
+use crate::kernel::Change;
 
 /// Renders the records of one event.
 #[derive(Clone, Debug)]
@@ -212,7 +213,7 @@ fn syscall(format: &Format, version: (u32, u32)) -> Option<Body> {
     }
     let name = format.name.strip_prefix("sys_enter_")?;
     // Arguments above this value are printed with a prefix, since 6.18.
-    let prefix_above = if version >= (6, 18) { 9 } else { u64::MAX };
+    let prefix_above = if Change::PrefixesInCalls.is_in(version) { 9 } else { u64::MAX };
     let enter = |is_typed: bool| {
         let mut text = Builder::default();
         text.literal(format!("sys_{name}(").as_bytes());

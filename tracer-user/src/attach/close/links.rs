@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::kernel;
+use crate::kernel::{self, Change};
 
 /// Largest number of threads that close links: enough for all events of a machine within some ten grace periods.
 const THREADS: usize = 256;
@@ -27,12 +27,9 @@ const FEW: usize = 4;
 /// A close that takes less has not waited.
 const NO_WAIT: Duration = Duration::from_millis(1);
 
-/// The first version that closes links together in any case.
-const TOGETHER: (u32, u32) = (6, 14);
-
 /// What links showed that were closed; `None` where the version decides.
 static MEASURED: LazyLock<Option<Mutex<Measured>>> =
-    LazyLock::new(|| (kernel::version() < TOGETHER).then(Mutex::default));
+    LazyLock::new(|| (!Change::LinksCloseTogether.is_in(kernel::version())).then(Mutex::default));
 
 /// When closing a link began and ended.
 type Span = (Instant, Instant);

@@ -4,6 +4,7 @@
 //! initial values are fixed here. Options of tracers that are not current have files only. Options of tracers that
 //! this program lacks can be set and have no effect.
 
+use crate::kernel::Change;
 use crate::render::line;
 
 /// Options that are on initially (`TRACE_DEFAULT_FLAGS`, kernel/trace/trace.c).
@@ -30,7 +31,6 @@ const TOP_ONLY: [&str; 5] =
 /// 6.11, of the graph tracer.
 const TOP_TRACERS: &str = "blk_";
 const GRAPH: [&str; 3] = ["funcgraph-", "sleep-time", "graph-time"];
-const GRAPH_IN_INSTANCES: (u32, u32) = (6, 11);
 /// Options that a new instance does not inherit (`ZEROED_TRACE_FLAGS`).
 const ZEROED: [&str; 4] = ["event-fork", "function-fork", "trace_printk_dest", "copy_trace_marker"];
 /// An option of the tracer nop, which refuses every change.
@@ -111,7 +111,7 @@ impl TraceOptions {
     /// The options of a new instance: the top instance's values, except for some that are off.
     #[must_use]
     pub fn inherited(&self, version: (u32, u32)) -> Self {
-        let old = version < GRAPH_IN_INSTANCES;
+        let old = !Change::GraphInInstances.is_in(version);
         let is_here = |name: &str| {
             !(name.starts_with(TOP_TRACERS) || old && GRAPH.iter().any(|graph| name.starts_with(graph)))
         };

@@ -13,12 +13,9 @@ use crate::{
         },
     },
     event::EventId,
+    kernel::Change,
     lang::trigger::{self, Argument, Command, SimpleAction, Target},
 };
-
-/// First kernel that logs an invalid filter of a trigger in `error_log`. Observed: not on 6.1, but on 6.12. The
-/// versions in between were not checked.
-const LOGGED: (u32, u32) = (6, 2);
 
 impl InstanceChange<'_> {
     /// Applies a write to an event's `trigger` file.
@@ -75,7 +72,11 @@ impl InstanceChange<'_> {
                 Ok(filter) => Some((text.to_vec(), filter)),
                 Err(error) => {
                     let error = CommandError::from(error);
-                    return Err(if self.engine.facts.version() >= LOGGED { error } else { error.unlogged() });
+                    return Err(if Change::LoggedTriggerFilters.is_in(self.engine.facts.version()) {
+                        error
+                    } else {
+                        error.unlogged()
+                    });
                 }
             },
         };

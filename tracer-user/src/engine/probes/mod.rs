@@ -32,7 +32,7 @@ use crate::{
         Format, Glob,
         dynamic::{Arg, Event, Kind, Place, Target},
     },
-    kernel::{Btf, Symbols, btf::Prototype, modules},
+    kernel::{Btf, Change, Symbols, btf::Prototype, modules},
     lang::{define::Probe, facts::Arch, fetch::Op, filter::FilterError},
     plan::{
         filter::{Test, Text},
@@ -43,12 +43,6 @@ use crate::{
     render::{Printer, ProbeHead, ProbeValue},
     sys::Errno,
 };
-
-/// The first kernel in which a program at a uretprobe can read which function returns (a3c485a5d8d4).
-const TELLS_FUNCTION: (u32, u32) = (6, 6);
-/// The first kernel in which functions may jump to trampolines (`CONFIG_DYNAMIC_FTRACE_WITH_JMP`). Seen on 7.3, not on
-/// 6.18.
-const JUMPS: (u32, u32) = (6, 19);
 
 /// The characters that make a symbol a glob.
 const GLOB: [char; 4] = ['*', '?', '[', '\\'];
@@ -213,7 +207,7 @@ impl HookSearch<'_> {
         let point = if exit { AttachPoint::Uretprobe(place) } else { AttachPoint::Uprobe(place) };
         let member = |of, member| Some(self.facts.btf()?.member(of, member).ok()??.offset);
         let in_task = member("task_struct", "utask").zip(member("uprobe_task", "vaddr"));
-        let in_task = in_task.filter(|_| self.facts.version() < TELLS_FUNCTION);
+        let in_task = in_task.filter(|_| !Change::FunctionAtReturn.is_in(self.facts.version()));
         let addresses = Addresses { in_task, ..Addresses::default() };
         self.offer(ProbeContext::Registers(Arch::native()), addresses, point);
     }
@@ -270,7 +264,7 @@ impl HookSearch<'_> {
         };
         let end = symbols.and_then(|symbols| symbols.range(ip)).map_or(ip, |range| range.end);
         let point = if exit { AttachPoint::Fexit(function) } else { AttachPoint::Fentry(function) };
-        let may_jump = self.facts.version() >= JUMPS;
+        let may_jump = Change::JumpsToTrampolines.is_in(self.facts.version());
         let addresses = Addresses { ip, end, may_jump, ..Addresses::default() };
         self.offer(ProbeContext::Call { words, exit, arch: Arch::native() }, addresses, point);
     }

@@ -2,6 +2,8 @@
 //!
 //! Every difference is a [`Feature`] that a kernel has or lacks. One parser serves all kernels.
 
+use crate::kernel::Change;
+
 /// A feature of the language that only some kernels have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Feature {
@@ -82,9 +84,6 @@ impl Feature {
     ];
 }
 
-/// The first version with [`Feature::RegistrationErrors`]. 6.12 lacks them; those between were not seen.
-const REGISTRATION_ERRORS: (u32, u32) = (7, 2);
-
 /// The features of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Language {
@@ -112,7 +111,11 @@ impl Language {
         let lacking =
             named.iter().filter(|(words, _)| !readme.contains(words)).flat_map(|(_, features)| *features);
         let named = lacking.copied().fold(Self::full(), Self::without);
-        if version < REGISTRATION_ERRORS { named.without(Feature::RegistrationErrors) } else { named }
+        if Change::RegistrationErrors.is_in(version) {
+            named
+        } else {
+            named.without(Feature::RegistrationErrors)
+        }
     }
 
     /// The newest kernel: all features except our extensions.

@@ -17,7 +17,7 @@ use super::{Arch, Facts, FileFact, FileQuery, FileRequest, Files, Found, Languag
 use crate::event::{Format, Glob};
 use crate::kernel::btf::{BitMember, Shape, Signature};
 use crate::kernel::opened::OpenedFile;
-use crate::kernel::{Btf, Symbols, Tracefs};
+use crate::kernel::{self, Btf, Change, Symbols, Tracefs};
 use crate::lang::filter::{self, Dialect, FilterError};
 use crate::sys::cpus::Cpus;
 
@@ -284,12 +284,7 @@ impl Facts for Machine<'_> {
     }
 
     fn has_signed_chars(&self) -> bool {
-        let uname = rustix::system::uname();
-        let mut numbers = uname.release().to_bytes().split(|byte| !byte.is_ascii_digit()).map(|number| {
-            std::str::from_utf8(number).ok().and_then(|number| number.parse::<u32>().ok()).unwrap_or_default()
-        });
-        let version = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
-        cfg!(target_arch = "x86_64") && version < (6, 2)
+        cfg!(target_arch = "x86_64") && !Change::UnsignedChars.is_in(kernel::version())
     }
 
     fn member(&self, id: u32, name: &str) -> Option<BitMember> {
