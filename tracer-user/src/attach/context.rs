@@ -23,8 +23,11 @@ use super::{
     program::{load, object},
 };
 use crate::{
-    code::asm::{Assembler, Cond, Function, Helper, MapRef, Reg, Width},
-    kernel::{self, Cast, Change, syscalls::Registers},
+    code::{
+        asm::{Assembler, Cond, Function, Helper, Insn, MapRef, Reg, Width},
+        opt,
+    },
+    kernel::{self, Cast, Change, PreemptGuard, syscalls::Registers},
     sys::bpf::prog::{ProgKind, Purpose},
 };
 
@@ -121,6 +124,8 @@ pub struct Context {
     pub cast: Option<Cast>,
     /// Location of the current thread's ids. `None` where programs must call a helper.
     pub task: Option<TaskIds>,
+    /// How programs disable preemption. `None` where they cannot or need not.
+    pub guard: Option<PreemptGuard>,
 }
 
 impl Context {
@@ -152,6 +157,18 @@ impl Context {
             fixed.compat_offset = registers.compat.task_offset;
             fixed.compat_mask = registers.compat.mask;
         }
+    }
+
+    /// How programs at a hook disable preemption. `None` where they need not, or cannot. Since 6.13 the kernel may give a
+    /// program one stack for each CPU, and at these hooks it runs the program for a thread that preempts it.
+    pub(super) fn guard(&self, point: &AttachPoint) -> Option<PreemptGuard> {
+        self.guard.filter(|_| point.nests())
+    }
+
+    /// The program for a hook with preemption disabled while it runs, if it is to be.
+    pub(super) fn guarded(&self, point: &AttachPoint, insns: Vec<Insn>) -> Result<Vec<Insn>, Cause> {
+        let Some(guard) = self.guard(point) else { return Ok(insns) };
+        opt::guarded(&insns, guard).ok_or(Cause::Misplaced("a program that cannot disable preemption"))
     }
 
     /// The amount that a hit at a perf tracepoint adds to the preempt count.

@@ -9,7 +9,8 @@ use std::{
 };
 
 use super::asm::{
-    CALL, EXIT, FETCH, Function, Helper, Insn, JA, LD_IMM64, PSEUDO_FUNC, SOURCE_REG, Width, class,
+    CALL, EXIT, FETCH, Function, Helper, Insn, JA, LD_IMM64, PSEUDO_FUNC, PSEUDO_KFUNC, SOURCE_REG, Width,
+    class,
 };
 
 /// Lists functions one after the other.
@@ -144,6 +145,7 @@ fn statement(insn: Insn, second: Insn, to: impl Fn() -> String, name: impl Fn() 
         _ if op == EXIT => "exit".to_owned(),
         _ if op == JA => format!("goto {}", to()),
         _ if insn.calls_function() => format!("call {}", name()),
+        _ if op == CALL && insn.src == PSEUDO_KFUNC => format!("call kernel function {imm}"),
         _ if op == CALL => {
             Helper::name(imm).map_or_else(|| format!("call helper {imm}"), |name| format!("call {name}"))
         }

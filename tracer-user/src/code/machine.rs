@@ -6,7 +6,9 @@
 
 use std::fmt;
 
-use super::asm::{CALL, EXIT, Function, Insn, LD_IMM64, PSEUDO_FUNC, Reg, SOURCE_REG, Width, class};
+use super::asm::{
+    CALL, EXIT, Function, Insn, LD_IMM64, PSEUDO_FUNC, PSEUDO_KFUNC, Reg, SOURCE_REG, Width, class,
+};
 
 /// Limit of steps; a program that exceeds it counts as endless.
 const STEPS_MAX: usize = 20_000_000;
@@ -18,8 +20,6 @@ const FAULT: u64 = (-14_i64).cast_unsigned();
 const FUNCTIONS: u64 = 0x6600_0000_0000_0000;
 /// Offset that a cast adds to an address; it identifies loads through the cast.
 const CAST: u64 = 0x4000_0000_0000_0000;
-/// Source register of a call of a kernel function: `BPF_PSEUDO_KFUNC_CALL`.
-const KERNEL_FUNCTION: u8 = 2;
 
 /// Allowed accesses to a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -315,7 +315,7 @@ impl Machine {
     }
 
     fn call(&mut self, functions: &[Function], insn: Insn, frame: &Frame) -> Result<u64, Reason> {
-        if insn.src == KERNEL_FUNCTION && self.window > 0 {
+        if insn.src == PSEUDO_KFUNC && self.window > 0 {
             frame.get(2)?;
             let given = frame.get(1)?;
             // An address that was cast may be cast again.

@@ -3,7 +3,7 @@
 use super::facts::Facts;
 use crate::{
     attach::{self, Context, CountLayout, Preempt, PreemptLocation, TaskIds},
-    kernel::Cast,
+    kernel::{Cast, PreemptGuard},
     sys::bpf::prog::ProgKind,
 };
 
@@ -12,7 +12,9 @@ pub(super) fn find(facts: &Facts) -> Context {
     tracing::debug!(?preempt, "where the preempt count is");
     let cast = cast(facts);
     tracing::debug!(?cast, "how kernel memory is loaded");
-    Context { preempt, registers: facts.registers(), cast, task: task_ids(facts) }
+    let guard = guard(facts);
+    tracing::debug!(?guard, "how preemption is disabled");
+    Context { preempt, registers: facts.registers(), cast, task: task_ids(facts), guard }
 }
 
 /// Byte offsets of a thread's ids in its `task_struct`.
@@ -31,6 +33,12 @@ pub fn cast(facts: &Facts) -> Option<Cast> {
     let cast = Cast::find(facts.btf()?).ok().flatten()?;
     let taken = |kind| cast.try_in(kind).is_ok();
     (taken(ProgKind::RawTracepoint) && taken(ProgKind::Tracepoint)).then_some(cast)
+}
+
+/// How programs at uprobes and at perf tracepoints of system calls disable preemption. `None` where the kernel refuses such programs.
+fn guard(facts: &Facts) -> Option<PreemptGuard> {
+    let guard = PreemptGuard::find(facts.btf()?).ok().flatten()?;
+    guard.is_taken().is_ok().then_some(guard)
 }
 
 fn preempt(facts: &Facts) -> Preempt {

@@ -115,7 +115,9 @@ impl Session {
         let relay =
             Relayed { format, context, nests: point.nests(), is_part: false, but_process, is_injected };
         let block = relayed(&relay, self.maps.options().cpus, parts)?;
-        let program = load::load(point.kind(), point.purpose(), block.insns(), &format.name)
+        let guarded = self.context().guarded(point, block.insns().to_vec());
+        let program = guarded
+            .and_then(|insns| load::load(point.kind(), point.purpose(), &insns, &format.name))
             .map_err(|cause| AttachError::new(format.full_name(), cause))?;
         Ok(Arc::new(LoadedProgram { program: Arc::new(program), scratch: None }))
     }

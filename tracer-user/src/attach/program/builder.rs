@@ -126,7 +126,7 @@ impl ProgramBuilder<'_> {
     ) -> Result<LoadedProgram, AttachError> {
         let (image, scratch) = self.image(request, slot, known.map(AsRef::as_ref), companions)?;
         let scratch = scratch.map(Arc::new).or_else(|| known.cloned());
-        Ok(LoadedProgram { program: loaded(request, &image)?, scratch })
+        Ok(LoadedProgram { program: self.loaded(request, image)?, scratch })
     }
 
     /// The parameters that are constant once a request's program is loaded.
@@ -192,6 +192,9 @@ impl ProgramBuilder<'_> {
         if matches!(request.context, ProgramContext::Probe(_)) && self.context.tracepoint_bias() > 0 {
             fixed.preempt_bias = self.context.tracepoint_bias().wrapping_sub(request.point.kernels_depth());
         }
+        if self.context.guard(request.point).is_some() {
+            fixed.preempt_bias = fixed.preempt_bias.wrapping_add(1);
+        }
         // For a hit that the filter drops, the program does not need the process id.
         let asked_before = params::PIDS
             | params::PID_LISTS
@@ -240,7 +243,19 @@ impl ProgramBuilder<'_> {
     ) -> Result<Arc<LoadedProgram>, AttachError> {
         let (image, scratch) =
             self.linked(request, &generated.functions, &generated.fixed, None, &Companions::default())?;
-        Ok(Arc::new(LoadedProgram { program: loaded(request, &image)?, scratch: scratch.map(Arc::new) }))
+        Ok(Arc::new(LoadedProgram { program: self.loaded(request, image)?, scratch: scratch.map(Arc::new) }))
+    }
+
+    /// Loads a request's program. The image's maps are kept until then.
+    fn loaded(&self, request: &Request<'_>, image: Image) -> Result<Arc<Prog>, AttachError> {
+        let Image { insns, constants: _constants } = image;
+        let guarded = self.context.guarded(request.point, insns);
+        guarded
+            .and_then(|insns| {
+                load::load(request.point.kind(), request.purpose(), &insns, &request.format.name)
+            })
+            .map(Arc::new)
+            .map_err(|cause| request.failed(cause))
     }
 }
 
@@ -305,12 +320,6 @@ impl BulkBuilder {
             others.into_iter().filter_map(|other| other.join().ok()).flatten().chain(own).collect()
         })
     }
-}
-
-fn loaded(request: &Request<'_>, image: &Image) -> Result<Arc<Prog>, AttachError> {
-    load::load(request.point.kind(), request.purpose(), &image.insns, &request.format.name)
-        .map(Arc::new)
-        .map_err(|cause| request.failed(cause))
 }
 
 fn wants_scratch(request: &Request<'_>, functions: &Functions) -> bool {

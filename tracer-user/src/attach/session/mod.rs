@@ -124,6 +124,11 @@ impl Session {
         self.maps.named(name, None)
     }
 
+    /// How programs read the interrupted context, and disable preemption.
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
     /// The switches, which programs read at each hit.
     pub fn switches(&self) -> &Switches {
         self.maps.switches()

@@ -51,6 +51,8 @@ pub const JA: u8 = 0x05;
 pub const PSEUDO_MAP_FD: u8 = 1;
 /// Source register of a [`CALL`] that calls a function of the program: `BPF_PSEUDO_CALL`.
 pub const PSEUDO_CALL: u8 = 1;
+/// Source register of a [`CALL`] that calls a function of the kernel: `BPF_PSEUDO_KFUNC_CALL`.
+pub const PSEUDO_KFUNC: u8 = 2;
 /// Source register of a [`LD_IMM64`] that loads a function's address: `BPF_PSEUDO_FUNC`.
 pub const PSEUDO_FUNC: u8 = 4;
 /// Source register of a [`LD_IMM64`] that loads the address of a map's value: `BPF_PSEUDO_MAP_VALUE`.
@@ -376,6 +378,11 @@ impl Insn {
     /// A call of a helper.
     pub fn call(helper: Helper) -> Self {
         Self { op: CALL, imm: helper as i32, ..Self::default() }
+    }
+
+    /// A call of a function of the kernel, by its BTF id.
+    pub fn call_kernel(function: u32) -> Self {
+        Self { op: CALL, src: PSEUDO_KFUNC, imm: function.cast_signed(), ..Self::default() }
     }
 
     /// Return.

@@ -10,7 +10,7 @@ mod resolve;
 
 pub use insn::{
     Alu, Atomic, CALL, Cond, EXIT, FETCH, Helper, INSN_SIZE, Insn, JA, LD_IMM64, Operand, PSEUDO_CALL,
-    PSEUDO_FUNC, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, Reg, SOURCE_REG, Width, class,
+    PSEUDO_FUNC, PSEUDO_KFUNC, PSEUDO_MAP_FD, PSEUDO_MAP_VALUE, Reg, SOURCE_REG, Width, class,
 };
 pub use map_ref::{MapRef, bind};
 

@@ -18,6 +18,7 @@ mod dead;
 mod flow;
 mod fold;
 mod frame;
+mod guard;
 mod inline;
 mod lookups;
 mod program;
@@ -26,6 +27,7 @@ mod stores;
 mod thread;
 
 pub use fold::Frozen;
+pub use guard::guarded;
 
 use crate::kernel::Cast;
 

@@ -9,11 +9,9 @@ use super::{
     flow, frame,
     program::{Edit, Item, Program},
 };
-use crate::code::asm::{Alu, CALL, Helper, Insn, Operand, Reg, Width, class};
+use crate::code::asm::{Alu, Helper, Insn, Operand, Reg, Width, class};
 use crate::kernel::Cast;
 
-/// Source register of a [`CALL`] of a kernel function: `BPF_PSEUDO_KFUNC_CALL`.
-const PSEUDO_KFUNC: u8 = 2;
 /// The longest read, in bytes, that is replaced; longer reads stay helper calls.
 const LONGEST: i32 = 256;
 
@@ -89,6 +87,5 @@ fn loads(read: &Read, cast: Cast) -> Vec<Insn> {
 /// `r0 = r1`, as a pointer that may be loaded from; clobbers R1 to R5.
 fn call(cast: Cast) -> [Insn; 2] {
     let structure = Insn::alu(Alu::Mov, Reg::R2, Operand::Imm(cast.structure.cast_signed()));
-    let call = Insn { op: CALL, src: PSEUDO_KFUNC, imm: cast.function.cast_signed(), ..Insn::default() };
-    [structure, call]
+    [structure, Insn::call_kernel(cast.function)]
 }

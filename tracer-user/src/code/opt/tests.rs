@@ -7,6 +7,7 @@ use crate::code::asm::{
     Alu, Assembler, Atomic, CALL, Cond, Function, Helper, LD_IMM64, Label, PSEUDO_CALL, Reg, Width,
 };
 use crate::code::listing;
+use crate::kernel::PreemptGuard;
 
 const CAST: Cast = Cast { function: 77, structure: 88, window: 65 };
 
@@ -172,7 +173,7 @@ fn a_read_becomes_loads_where_the_kernel_casts() {
             "r3 = *(u64 *)(r1 + 8)",
             "r1 = r3",
             "r2 = 88",
-            "call helper 77",
+            "call kernel function 77",
             "r1 = *(u64 *)(r0 + 0)",
             "*(u64 *)(r10 - 16) = r1",
             "r1 = *(u32 *)(r0 + 8)",
@@ -408,4 +409,63 @@ proptest! {
         prop_assert!(better.len() <= insns.len());
         prop_assert_eq!(run(&better), run(&insns), "{}", listing::program(&better));
     }
+}
+
+const GUARD: PreemptGuard = PreemptGuard { disable: 11, enable: 12 };
+
+#[test]
+fn preemption_is_disabled_from_the_start_to_every_exit_of_the_main_function() {
+    let main = function(|asm| {
+        let end = asm.label();
+        asm.mov(Reg::R6, Reg::R1);
+        asm.load(Width::D, Reg::R2, Reg::R6, 0);
+        asm.mov(Reg::R0, 0);
+        asm.jump_if(Cond::Eq, Reg::R2, 5, end);
+        call(asm, 1);
+        asm.exit();
+        asm.bind(end);
+    });
+    let callee = function(|asm| asm.mov(Reg::R0, 7));
+    insta::assert_snapshot!(listing::program(&guarded(&program(vec![main, callee]), GUARD).unwrap()), @r"
+     0  r6 = r1
+     1  call kernel function 11
+     2  r1 = r6
+     3  r6 = r1
+     4  r2 = *(u64 *)(r6 + 0)
+     5  r0 = 0
+     6  if r2 == 5 goto L1
+     7  call function 1
+     8  r6 = r0
+     9  call kernel function 12
+    10  r0 = r6
+    11  exit
+    L1:
+    12  r6 = r0
+    13  call kernel function 12
+    14  r0 = r6
+    15  exit
+       ; function 1
+    16  r0 = 7
+    17  exit
+    ");
+}
+
+#[test]
+fn a_program_that_calls_another_is_not_guarded() {
+    let gate = function(|asm| {
+        asm.mov(Reg::R3, 0);
+        asm.call(Helper::TailCall);
+        asm.mov(Reg::R0, 0);
+    });
+    let gate = program(vec![gate]);
+    assert_eq!(guarded(&gate, GUARD), None);
+    let looping = function(|asm| {
+        let start = asm.label();
+        asm.bind(start);
+        asm.alu(Alu::Add, Reg::R1, 1);
+        asm.jump_if(Cond::Ne, Reg::R1, 9, start);
+        asm.mov(Reg::R0, 0);
+    });
+    let looping = program(vec![looping]);
+    assert_eq!(guarded(&looping, GUARD), None);
 }

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::feature::{Feature, Group, feature};
 use super::privilege::Privileges;
-use crate::kernel::{Answer, Btf, Cast, Error};
+use crate::kernel::{Answer, Btf, Cast, Error, PreemptGuard};
 use crate::sys::bpf::map::{Map, MapKind, MapSpec, flag};
 use crate::sys::bpf::prog::{Prog, ProgKind, Purpose, insn};
 
@@ -120,6 +120,12 @@ pub(super) fn features(privileges: &Privileges) -> Vec<Feature> {
         "bpf_rdonly_cast, 6.2 (a35b9af4ec2c)",
         answer(direct_reads(privileges)),
     );
+    push(
+        "preempt_guard",
+        "hits of uprobes that no other thread interrupts",
+        "bpf_preempt_disable, 6.10 (fc7566ad0a82)",
+        answer(preempt_guard(privileges)),
+    );
     let (fentry, attach) = match tracing(privileges) {
         Ok(program) => match program.attach_function() {
             Ok(_) => (Answer::Yes, Answer::Yes),
@@ -188,6 +194,13 @@ fn direct_reads(privileges: &Privileges) -> Result<(), Answer> {
     [ProgKind::RawTracepoint, ProgKind::Tracepoint]
         .into_iter()
         .try_for_each(|kind| cast.try_in(kind).map_err(|errno| refusal(errno, privileges)))
+}
+
+/// Whether programs may disable preemption.
+fn preempt_guard(privileges: &Privileges) -> Result<(), Answer> {
+    let guard = PreemptGuard::find(&types()?).map_err(|error| unknown(&error))?;
+    let guard = guard.ok_or_else(|| Answer::no("this kernel's BTF has no bpf_preempt_disable"))?;
+    guard.is_taken().map_err(|errno| refusal(errno, privileges))
 }
 
 /// A tracing program for a function that does nothing.
