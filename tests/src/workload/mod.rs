@@ -25,7 +25,9 @@ use std::io;
 pub use incidental::INCIDENTAL;
 pub use job::{Finished, Job};
 pub use provoked::{Count, Provoked};
-pub use raw::{be_real_time, failing_calls, getpgid, getppid, getpriority, getsid, pin_to_cpu, terminal};
+pub use raw::{
+    absent_names, be_real_time, failing_calls, getpgid, getppid, getpriority, getsid, pin_to_cpu, terminal,
+};
 pub use site::Site;
 
 /// A part of the workload.

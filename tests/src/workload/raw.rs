@@ -81,6 +81,30 @@ pub fn failing_calls(names: &[CString; 3], buffer: &[u8]) {
     }
 }
 
+/// Calls `openat` with an argument of -1 this often, each time with a name that begins in the page of a file that this
+/// process does not have in memory. The file is one page, with a relative name at `offset` that ends with NUL.
+///
+/// # Errors
+/// When the page cannot be mapped or taken away.
+pub fn absent_names(file: &File, offset: usize, calls: u32) -> io::Result<()> {
+    const PAGE: usize = 4096;
+    // SAFETY: a new mapping, which nothing else uses. Its second half is after the file's end, and nothing reads it.
+    let page =
+        unsafe { rustix::mm::mmap(ptr::null_mut(), 2 * PAGE, ProtFlags::READ, MapFlags::PRIVATE, file, 0)? };
+    let call = || {
+        // SAFETY: the page is mapped and never written, so its content is the file's after this. The call only reads.
+        unsafe {
+            rustix::mm::madvise(page, PAGE, Advice::LinuxDontNeed)?;
+            libc::syscall(libc::SYS_openat, -1_i64, page.byte_add(offset), 0, 0);
+        }
+        Ok(())
+    };
+    let done = (0..calls).try_for_each(|_| call());
+    // SAFETY: the mapping of above, which nothing uses any more.
+    unsafe { rustix::mm::munmap(page, 2 * PAGE)? };
+    done
+}
+
 /// Makes each call of [`PLAIN`] once.
 pub(super) fn plain_calls() {
     for (_, number, arguments) in PLAIN {

@@ -1,13 +1,16 @@
 //! Texts and buffers that arguments of system calls point to: records, filters and histograms, beside the kernel's own.
 
 use std::ffi::CString;
+use std::fs::File;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
+use rustix::fs::{MemfdFlags, memfd_create};
 use tracer_tests::host;
 use tracer_tests::mirror::{Mounted, bodies, read, set, text, write};
 use tracer_tests::oracle::Oracle;
-use tracer_tests::workload::failing_calls;
+use tracer_tests::workload::{absent_names, failing_calls};
 
 /// The events of the calls below. The last one has no data.
 const EVENTS: [&str; 6] = ["openat", "write", "renameat2", "symlinkat", "mount", "close"];
@@ -143,6 +146,54 @@ fn data_of_system_calls_are_the_kernels() {
     });
 }
 
+/// Calls with absent names, of which a part runs in a machine.
+const ABSENT: u32 = 100_000;
+
+#[test]
+fn names_on_pages_that_are_not_in_memory_are_recorded() {
+    host::as_root(|| {
+        if !host::offers("sleepable_calls") {
+            host::skip("sleepable_calls", "programs at system calls do not wait for pages");
+            return Ok(());
+        }
+        let Some(pair) = Pair::start("user-data-absent")? else { return Ok(()) };
+        for dir in pair.dirs() {
+            set(dir, "buffer_size_kb", "32768")?;
+        }
+        let enable = |dir: &Path, on: &str| {
+            EVENTS
+                .iter()
+                .try_for_each(|event| set(dir, &format!("events/syscalls/sys_enter_{event}/enable"), on))
+        };
+        // Inside a page, and at its end, where the bytes after the name are no memory.
+        let name = format!("{MARK}/page");
+        for offset in [0, 100, 4096 - name.len() - 1] {
+            let mut page = vec![0_u8; 4096];
+            page[offset..offset + name.len()].copy_from_slice(name.as_bytes());
+            let mut file = File::from(memfd_create("tracer-page", MemfdFlags::CLOEXEC)?);
+            file.write_all(&page)?;
+            let calls = host::share(ABSENT) as usize;
+            // One side after the other: the first one that reads a page makes it present.
+            let mut counts = Vec::new();
+            for side in 0..2 {
+                for (number, dir) in pair.dirs().into_iter().enumerate() {
+                    enable(dir, if number == side { "1" } else { "0" })?;
+                }
+                let mut done = Ok(());
+                let lines = pair.recorded(|| done = absent_names(&file, offset, calls as u32))?;
+                done?;
+                let named = |line: &&String| line.contains(&format!("\"{name}\""));
+                counts.push((lines[side].len(), lines[side].iter().filter(named).count()));
+            }
+            println!(
+                "offset {offset}: {calls} calls; lines and names of the kernel, and of ours: {counts:?}"
+            );
+            ensure!(counts == [(calls, calls); 2], "{counts:?} of {calls}");
+        }
+        pair.mounted.stop()?.success().map(drop)
+    });
+}
+
 /// Whether the data of a line were read. Of others the kernel's filters see what an older record left at that place.
 fn has_data(line: &str) -> bool {
     !line.contains("filename: 0 ") && !line.contains("buf: 0 ")
@@ -180,8 +231,7 @@ fn filters_and_histograms_read_data_of_system_calls() {
         if !host::offers("own_hist") {
             return pair.mounted.stop()?.success().map(drop);
         }
-        let trigger =
-            "hist:keys=__filename_val,flags:sort=__filename_val,flags if __filename_val ~ \"*absent*\"";
+        let trigger = "hist:keys=__filename_val,flags:sort=__filename_val,flags if mode != 0 && __filename_val ~ \"*absent*\"";
         let dir = "events/syscalls/sys_enter_openat";
         for side in pair.dirs() {
             set(side, &format!("{dir}/trigger"), trigger)?;

@@ -125,6 +125,14 @@ impl AttachPoint {
         }
     }
 
+    /// The number of the system call, if this is a call's entry.
+    pub(super) fn entered_call(&self) -> Option<u32> {
+        match self {
+            Self::SysEnter(number) | Self::SysEnterAlone(number) => Some(*number),
+            _ => None,
+        }
+    }
+
     /// Whether events with the same code share a program at this hook.
     pub fn shares(&self) -> bool {
         self.is_tracepoint() || self.is_call()

@@ -6,7 +6,7 @@
 //! `__perf_regs`, and BTF has the distance from there to the count. A count that is implausible for a thread in task
 //! context is not used. On other architectures the count is in `thread_info`.
 
-use std::os::fd::AsFd;
+use std::{os::fd::AsFd, sync::Arc};
 
 use rustix::{
     io::Errno,
@@ -18,7 +18,7 @@ use tracer_abi::{FOUND, Params, params};
 use super::{
     AttachPoint, Cause,
     close::perf_event::PerfEvent,
-    hooks::{raw_tracepoint, tracepoint},
+    hooks::{call_pages::CallPages, raw_tracepoint, tracepoint},
     maps::{self, SessionMaps},
     program::{load, object},
 };
@@ -112,8 +112,8 @@ pub struct TaskIds {
     pub tgid: u32,
 }
 
-/// How programs read the interrupted context on this kernel.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// How programs read the interrupted context on this kernel, and what a session's programs share with others'.
+#[derive(Clone, Debug, Default)]
 pub struct Context {
     /// The location of the preempt count.
     pub preempt: Preempt,
@@ -126,6 +126,8 @@ pub struct Context {
     pub task: Option<TaskIds>,
     /// How programs disable preemption. `None` where they cannot or need not.
     pub guard: Option<PreemptGuard>,
+    /// The program that makes the user memory of system calls present. `None` where such programs may not sleep.
+    pub pages: Option<Arc<CallPages>>,
 }
 
 impl Context {

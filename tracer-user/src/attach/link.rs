@@ -24,6 +24,8 @@ use crate::sys::{
 pub(crate) enum Link {
     /// A link or raw tracepoint descriptor.
     Fd { _fd: OwnedFd },
+    /// The raw tracepoint descriptor of a program before which another one makes user memory present.
+    AfterPages { link: OwnedFd, _pages: Arc<OwnedFd> },
     /// A link of a program to a perf event, and the event.
     Perf { link: OwnedFd, event: OwnedFd },
     /// The descriptors of a file's probe.
@@ -62,6 +64,14 @@ impl Link {
         Ok(Self::Perf { link, event })
     }
 
+    /// Keeps the link of a program that runs before this one's.
+    pub(super) fn after(self, pages: Option<Arc<OwnedFd>>) -> Self {
+        match (self, pages) {
+            (Self::Fd { _fd: link }, Some(pages)) => Self::AfterPages { link, _pages: pages },
+            (link, _) => link,
+        }
+    }
+
     /// Closes the link. Returns its perf event, which has no effect any more.
     pub(super) fn into_event(mut self) -> Option<OwnedFd> {
         self.take_perf().map(|[_link, event]| event)
@@ -81,7 +91,9 @@ impl Link {
     /// Hits that the kernel counts as missed at the hook itself (6.7 and later; 0 before).
     pub(super) fn missed(&self) -> u64 {
         match self {
-            Self::Fd { _fd: link } | Self::Perf { link, .. } => link_missed(link.as_fd()).unwrap_or(0),
+            Self::Fd { _fd: link } | Self::Perf { link, .. } | Self::AfterPages { link, .. } => {
+                link_missed(link.as_fd()).unwrap_or(0)
+            }
             Self::File(hook) => hook.link().and_then(link_missed).unwrap_or(0),
             Self::Functions { .. } | Self::Dispatcher { .. } | Self::Call { .. } | Self::None => 0,
         }

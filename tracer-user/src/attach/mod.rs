@@ -40,6 +40,7 @@ pub use close::perf_event::{PerfEvent, take_unused};
 pub use close::unlink::{Moment, close_files, closed_since, now as moment};
 pub use context::{Bias, Context, CountLayout, Preempt, PreemptLocation, TaskIds, locate_preempt};
 pub use error::{AttachError, Cause};
+pub use hooks::call_pages::CallPages;
 pub use hooks::calls::Calls;
 pub use hooks::fentry::{Function, ModuleTypes};
 pub use hooks::kprobe::{KernelPlace, try_kprobe};

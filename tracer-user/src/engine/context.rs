@@ -1,9 +1,11 @@
 //! Finds how programs read the interrupted context on the running kernel ([`Context`]).
 
+use std::sync::Arc;
+
 use super::facts::Facts;
 use crate::{
-    attach::{self, Context, CountLayout, Preempt, PreemptLocation, TaskIds},
-    kernel::{Cast, PreemptGuard},
+    attach::{self, CallPages, Context, CountLayout, Preempt, PreemptLocation, TaskIds},
+    kernel::{Cast, PreemptGuard, syscalls::Registers},
     sys::bpf::prog::ProgKind,
 };
 
@@ -14,7 +16,8 @@ pub(super) fn find(facts: &Facts) -> Context {
     tracing::debug!(?cast, "how kernel memory is loaded");
     let guard = guard(facts);
     tracing::debug!(?guard, "how preemption is disabled");
-    Context { preempt, registers: facts.registers(), cast, task: task_ids(facts), guard }
+    let registers = facts.registers();
+    Context { preempt, registers, cast, task: task_ids(facts), guard, pages: registers.and_then(pages) }
 }
 
 /// Byte offsets of a thread's ids in its `task_struct`.
@@ -33,6 +36,15 @@ pub fn cast(facts: &Facts) -> Option<Cast> {
     let cast = Cast::find(facts.btf()?).ok().flatten()?;
     let taken = |kind| cast.try_in(kind).is_ok();
     (taken(ProgKind::RawTracepoint) && taken(ProgKind::Tracepoint)).then_some(cast)
+}
+
+/// The program that makes the user memory of system calls present.
+fn pages(registers: Registers) -> Option<Arc<CallPages>> {
+    let pages = CallPages::new(&registers);
+    pages
+        .inspect_err(|cause| tracing::debug!("programs at system calls do not sleep: {cause}"))
+        .ok()
+        .map(Arc::new)
 }
 
 /// How programs at uprobes and at perf tracepoints of system calls disable preemption. `None` where the kernel refuses such programs.

@@ -150,8 +150,11 @@ fn try_attach(
     attached.link = match (point, point.call()) {
         (_, Some((enter, number))) => {
             let calls = context.calls.ok_or(Cause::NoRegisters)?;
+            if let Some(pages) = calls.pages().filter(|_| enter) {
+                pages.want(number, request.context);
+            }
             let link = session.map_or_else(
-                || DispatcherLink::alone(Arc::default()),
+                || DispatcherLink::alone(Arc::default(), calls.pages().cloned()),
                 |session| session.dispatcher_link(Sort::Trigger),
             );
             let (place, entry) = calls.attach_hook(enter, number, linked, &link)?;

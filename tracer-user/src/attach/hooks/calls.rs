@@ -12,7 +12,10 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::syscalls::{Dispatcher, DispatcherLink};
+use super::{
+    call_pages::CallPages,
+    syscalls::{Dispatcher, DispatcherLink},
+};
 use crate::{
     attach::{Cause, attached::entry::Entry},
     kernel::{Cast, syscalls::Registers},
@@ -24,6 +27,7 @@ use crate::{
 pub struct Calls {
     registers: Registers,
     cast: Option<Cast>,
+    pages: Option<Arc<CallPages>>,
     sides: Arc<Mutex<Sides>>,
 }
 
@@ -60,9 +64,14 @@ impl Sides {
 }
 
 impl Calls {
-    /// No dispatcher yet; `cast` as in [`Context`](crate::attach::Context).
-    pub fn new(registers: Registers, cast: Option<Cast>) -> Self {
-        Self { registers, cast, sides: Arc::default() }
+    /// No dispatcher yet; `cast` and `pages` as in [`Context`](crate::attach::Context).
+    pub fn new(registers: Registers, cast: Option<Cast>, pages: Option<Arc<CallPages>>) -> Self {
+        Self { registers, cast, pages, sides: Arc::default() }
+    }
+
+    /// The program that makes user memory present.
+    pub(crate) fn pages(&self) -> Option<&Arc<CallPages>> {
+        self.pages.as_ref()
     }
 
     /// Where the registers have a call's number and values.

@@ -1,5 +1,6 @@
 //! The hooks of the kernel, one file for each kind: how a program is attached there.
 
+pub(crate) mod call_pages;
 pub(crate) mod calls;
 pub(crate) mod fentry;
 pub(crate) mod kprobe;

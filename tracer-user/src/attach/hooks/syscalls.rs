@@ -15,7 +15,10 @@ use std::{
 
 use tracer_abi::{CALL_NUMBERS, SYSCALLS};
 
-use super::raw_tracepoint;
+use super::{
+    call_pages::{self, CallPages},
+    raw_tracepoint,
+};
 use crate::{
     attach::{
         Cause,
@@ -41,6 +44,8 @@ pub(crate) trait Hooked: fmt::Debug + Send + Sync {
 struct OwnLink {
     program: Arc<Prog>,
     _link: OwnedFd,
+    // Closed after the link.
+    _pages: Option<Arc<OwnedFd>>,
     ended: Arc<AtomicU64>,
 }
 
@@ -67,11 +72,15 @@ pub(crate) struct DispatcherLink {
 }
 
 impl DispatcherLink {
-    /// By a link of its own. `ended` gets the hits that it missed when it is detached.
-    pub(crate) fn alone(ended: Arc<AtomicU64>) -> Self {
+    /// By a link of its own. `ended` gets the hits that it missed when it is detached. At entries, `pages` is attached
+    /// before.
+    pub(crate) fn alone(ended: Arc<AtomicU64>, pages: Option<Arc<CallPages>>) -> Self {
         let attach = move |program: &Arc<Prog>, name: &str| {
+            let pages = pages.as_ref().filter(|_| name == call_pages::TRACEPOINT);
+            let pages = pages.and_then(|pages| pages.attach());
             let link = raw_tracepoint::attach(program, name)?;
-            let link = OwnLink { program: Arc::clone(program), _link: link, ended: Arc::clone(&ended) };
+            let (program, ended) = (Arc::clone(program), Arc::clone(&ended));
+            let link = OwnLink { program, _link: link, _pages: pages, ended };
             Ok::<Box<dyn Hooked>, _>(Box::new(link))
         };
         Self { session: None, attach: Box::new(attach) }

@@ -156,6 +156,9 @@ impl Session {
     ) -> Result<Attached, AttachError> {
         let named = |cause| request.failed(cause);
         complete_for(&self.maps, request)?;
+        if let (Some(pages), Some(number)) = (&self.context.pages, request.point.entered_call()) {
+            pages.want(number, request.context);
+        }
         let chain = self.join(request.point, dispatch).map_err(named)?;
         let lease = self.lease(request, chain.as_ref().filter(|_| dispatch == Dispatch::Table))?;
         let slot = lease.as_ref().map_or(UNUSED, |lease| lease.slot());
@@ -240,7 +243,7 @@ impl Session {
     /// How a dispatcher of system calls is attached. A session that shares no chains saves a tail call.
     pub(crate) fn dispatcher_link(&self, sort: Sort) -> DispatcherLink {
         if self.is_alone {
-            return DispatcherLink::alone(Arc::clone(&self.ended));
+            return DispatcherLink::alone(Arc::clone(&self.ended), self.context.pages.clone());
         }
         let (chains, rank, ended) = (self.chains.clone(), self.rank(sort), Arc::clone(&self.ended));
         DispatcherLink::in_chain(rank.session, move |dispatcher, tracepoint| {
@@ -280,7 +283,10 @@ impl Session {
     pub(crate) fn connect(&mut self, attached: &mut Attached) -> Result<(), Cause> {
         let opened = self.opened.take(&attached.point);
         let Some(chain) = &attached.chain else {
-            attached.link = hooks::attach(attached.linked_program(), &attached.point, opened)?;
+            let is_call = matches!(attached.point, AttachPoint::SysEnterAlone(_));
+            let pages = self.context.pages.as_ref().filter(|_| is_call).and_then(|pages| pages.attach());
+            let link = hooks::attach(attached.linked_program(), &attached.point, opened)?;
+            attached.link = link.after(pages);
             return Ok(());
         };
         if let Some(gate) = &attached.gate {

@@ -82,7 +82,8 @@ impl Session {
     /// # Errors
     /// When the kernel refuses a map.
     pub fn new(options: &Options, context: Context) -> Result<(Self, Vec<CpuRing>), AttachError> {
-        let (mut session, rings) = Self::with_chains(options, context, Chains::new(options.slots))?;
+        let chains = Chains::new(options.slots, context.pages.clone());
+        let (mut session, rings) = Self::with_chains(options, context, chains)?;
         session.is_alone = true;
         Ok((session, rings))
     }

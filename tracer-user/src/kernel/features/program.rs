@@ -126,6 +126,12 @@ pub(super) fn features(privileges: &Privileges) -> Vec<Feature> {
         "bpf_preempt_disable, 6.10 (fc7566ad0a82)",
         answer(preempt_guard(privileges)),
     );
+    push(
+        "sleepable_calls",
+        "user memory of system calls that is not in memory",
+        "sleepable programs at raw tracepoints, 7.2",
+        answer(sleepable_calls(privileges)),
+    );
     let (fentry, attach) = match tracing(privileges) {
         Ok(program) => match program.attach_function() {
             Ok(_) => (Answer::Yes, Answer::Yes),
@@ -194,6 +200,12 @@ fn direct_reads(privileges: &Privileges) -> Result<(), Answer> {
     [ProgKind::RawTracepoint, ProgKind::Tracepoint]
         .into_iter()
         .try_for_each(|kind| cast.try_in(kind).map_err(|errno| refusal(errno, privileges)))
+}
+
+/// Whether programs at the raw tracepoints of system calls may sleep.
+fn sleepable_calls(privileges: &Privileges) -> Result<(), Answer> {
+    let program = Prog::load_sleepable(ProgKind::RawTracepoint, Purpose::Any, &returning_0(&[]), "trial");
+    program.map(drop).map_err(|error| refusal(error.errno, privileges))
 }
 
 /// Whether programs may disable preemption.

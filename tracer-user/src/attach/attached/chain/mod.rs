@@ -63,7 +63,10 @@ use crate::{
             perf_event::PerfEvent,
             unlink,
         },
-        hooks::syscalls::Hooked,
+        hooks::{
+            call_pages::{self, CallPages},
+            syscalls::Hooked,
+        },
         slots::{SlotLease, Slots},
     },
     sys::bpf::prog::Prog,
@@ -93,6 +96,11 @@ struct State {
     joined: u64,
     /// Number of sessions created so far.
     sessions: u64,
+    /// As in [`Context`](crate::attach::Context).
+    pages: Option<Arc<CallPages>>,
+    /// The slots of the entries of system calls. Only those use them, because a thread that waits in `pages` may run a
+    /// gate long after it was closed.
+    call_leases: Vec<Arc<SlotLease>>,
 }
 
 /// The key of a tracepoint's points.
@@ -147,7 +155,8 @@ pub(crate) struct ChainPlace {
 
 impl Chains {
     /// No tracepoint has consumers yet. `rows` as in [`Options::slots`](crate::attach::Options::slots) of the sessions.
-    pub fn new(rows: u32) -> Self {
+    /// `pages` as in [`Context`](crate::attach::Context).
+    pub fn new(rows: u32, pages: Option<Arc<CallPages>>) -> Self {
         Self(Arc::new(Mutex::new(State {
             perf_slots: Slots::from_the_top(rows),
             raw_slots: Slots::new(rows),
@@ -156,6 +165,8 @@ impl Chains {
             points: HashMap::new(),
             joined: 0,
             sessions: 0,
+            pages,
+            call_leases: Vec::new(),
         })))
     }
 
@@ -185,7 +196,7 @@ impl Chains {
     ) -> Result<ChainPlace, Cause> {
         let key = PointKey::of(attach_point).ok_or(Cause::Misplaced("only tracepoints have chains"))?;
         let mut state = self.lock();
-        let State { perf_slots, raw_slots, tables, places, points, joined, .. } = &mut *state;
+        let State { perf_slots, raw_slots, tables, places, points, joined, call_leases, .. } = &mut *state;
         let table = tables.table(attach_point)?;
         let place = places.take()?;
         *joined += 1;
@@ -210,7 +221,15 @@ impl Chains {
             }
         }
         let slots = if attach_point.is_tracepoint() { perf_slots } else { raw_slots };
-        let lease = slots.take().ok_or_else(|| Cause::TooMany(slots.capacity()));
+        let is_call = key == PointKey::Raw(call_pages::TRACEPOINT.to_owned());
+        let unused = call_leases.iter().find(|lease| is_call && Arc::strong_count(lease) == 1).cloned();
+        let lease = unused.or_else(|| slots.take()).ok_or_else(|| Cause::TooMany(slots.capacity()));
+        if let Ok(lease) = &lease
+            && is_call
+            && Arc::strong_count(lease) == 1
+        {
+            call_leases.push(Arc::clone(lease));
+        }
         match lease.and_then(|lease| Point::new(table, lease, consumer)) {
             Ok(point) => {
                 let place = chain_place(point.lease(), 0, *joined);
@@ -278,11 +297,12 @@ impl ChainPlace {
         opened: Option<Result<PerfEvent, Cause>>,
         shares_gate: bool,
     ) -> Result<(), Cause> {
+        let pages = self.chains.lock().pages.clone();
         self.with_point(|point, table| {
             if point.is_linked() {
                 return Ok(());
             }
-            point.connect(&self.attach_point, table, opened, shares_gate)
+            point.connect(&self.attach_point, table, opened, shares_gate, pages.as_deref())
         })
     }
 

@@ -21,7 +21,10 @@ use crate::{
             links::{close_links, close_unmeasured},
             perf_event::PerfEvent,
         },
-        hooks::{raw_tracepoint, tracepoint},
+        hooks::{
+            call_pages::{self, CallPages},
+            raw_tracepoint, tracepoint,
+        },
         link::not_linked,
         slots::SlotLease,
     },
@@ -49,9 +52,9 @@ pub(super) struct Point {
 
 #[derive(Debug)]
 enum PointLink {
-    // In the order of closing.
+    // Both in the order of closing.
     Perf { id: u16, held: Option<HeldDescriptors>, link: OwnedFd, event: OwnedFd },
-    Raw { link: OwnedFd },
+    Raw { link: OwnedFd, pages: Option<Arc<OwnedFd>> },
 }
 
 #[derive(Debug)]
@@ -121,7 +124,7 @@ pub(crate) fn close_together(left: &mut [LeftPoint]) {
                 point.keep_slot();
                 held_links.push((link, PerfEvent::new(event)));
             }
-            Some(PointLink::Raw { link }) => raw_links.push(link),
+            Some(PointLink::Raw { link, pages }) => raw_links.push((link, pages)),
             None => {}
         }
     }
@@ -251,13 +254,15 @@ impl Point {
         Ok(())
     }
 
-    /// Links the gate. `opened` is the perf event, if it is open already.
+    /// Links the gate. `opened` is the perf event, if it is open already. At the entries of system calls, `pages` is
+    /// attached before.
     pub(super) fn connect(
         &mut self,
         attach_point: &AttachPoint,
         table: &mut DispatchTable,
         opened: Option<Result<PerfEvent, Cause>>,
         shares_gate: bool,
+        pages: Option<&CallPages>,
     ) -> Result<(), Cause> {
         self.link = Some(match attach_point {
             AttachPoint::Tracepoint(id) | AttachPoint::CallTracepoint(id) => {
@@ -277,7 +282,8 @@ impl Point {
             }
             AttachPoint::RawTracepoint(name) => {
                 let gate = self.gate.insert(table.own_gate(self.lease.slot())?);
-                PointLink::Raw { link: raw_tracepoint::attach(gate.program(), name)? }
+                let pages = pages.filter(|_| name == call_pages::TRACEPOINT).and_then(CallPages::attach);
+                PointLink::Raw { link: raw_tracepoint::attach(gate.program(), name)?, pages }
             }
             _ => return Err(Cause::Misplaced("only tracepoints have chains")),
         });

@@ -91,8 +91,10 @@ impl SessionFactory {
     pub(crate) fn find(facts: &Facts, options: AttachOptions) -> Result<Self, AttachError> {
         let own = ids::own().map_err(|cause| AttachError::new("own process id", cause))?;
         let context = context::find(facts);
-        let calls = context.registers.map(|registers| Calls::new(registers, context.cast));
-        Ok(Self { context, own, calls, options, chains: Chains::new(SLOTS) })
+        let calls =
+            context.registers.map(|registers| Calls::new(registers, context.cast, context.pages.clone()));
+        let chains = Chains::new(SLOTS, context.pages.clone());
+        Ok(Self { context, own, calls, options, chains })
     }
 
     /// The options that hold for all instances.
