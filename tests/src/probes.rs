@@ -105,6 +105,18 @@ impl Pair {
         self.oracle.dir()
     }
 
+    /// Whether the daemon has a BPF link of this type, as the kernel names it.
+    ///
+    /// # Errors
+    /// When the daemon has ended.
+    pub fn has_link(&self, kind: &str) -> Result<bool> {
+        let line = format!("link_type:\t{kind}");
+        let infos = std::fs::read_dir(format!("/proc/{}/fdinfo", self.mounted.pid()))?;
+        // A descriptor may be closed meanwhile.
+        let mut texts = infos.flatten().filter_map(|info| std::fs::read_to_string(info.path()).ok());
+        Ok(texts.any(|text| text.lines().any(|found| found == line)))
+    }
+
     /// Directory of the mirror.
     pub fn mirror(&self) -> &Path {
         self.mounted.dir()

@@ -55,6 +55,9 @@ pub enum AttachPoint {
         /// Whether the program runs at the return.
         exit: bool,
     },
+    /// The exit of the kernel function with this id in the kernel's BTF, through an fexit.multi link that many events
+    /// share (`Session::plan_functions`).
+    SharedExit(u32),
     /// No hook: user space injects records.
     Inject,
     /// No hook: the code is linked into programs of other events.
@@ -109,6 +112,7 @@ impl AttachPoint {
             Self::KprobeMulti { .. } | Self::Shared { .. } => {
                 ("kprobe.multi", "kprobe_multi_event", ProgKind::Kprobe)
             }
+            Self::SharedExit(_) => ("fexit.multi", "fexit_event", ProgKind::Tracing),
             Self::Inject => ("injection", "inject", ProgKind::Syscall),
             // Emission code is linked into programs of any type.
             Self::Emitted => ("emission", "synthetic_event", ProgKind::RawTracepoint),
@@ -149,6 +153,7 @@ impl AttachPoint {
             Self::Fentry(function) => fentry::purpose(function, false),
             Self::Fexit(function) => fentry::purpose(function, true),
             Self::KprobeMulti { .. } | Self::Shared { .. } => Purpose::Multi,
+            Self::SharedExit(_) => Purpose::Exits,
             _ => Purpose::Any,
         }
     }
@@ -171,7 +176,11 @@ impl AttachPoint {
     pub(super) fn kernels_depth(&self) -> u32 {
         match self {
             Self::RawTracepoint(_) | Self::Uprobe(_) | Self::Uretprobe(_) => 1,
-            Self::Fentry(_) | Self::Fexit(_) | Self::Tracepoint(_) | Self::CallTracepoint(_) => 2,
+            Self::Fentry(_)
+            | Self::Fexit(_)
+            | Self::SharedExit(_)
+            | Self::Tracepoint(_)
+            | Self::CallTracepoint(_) => 2,
             _ => 0,
         }
     }

@@ -1,8 +1,9 @@
 //! Links: the descriptors that keep a program attached. Dropping a link detaches the program.
 
 use std::{
+    collections::HashSet,
     os::fd::{AsFd, OwnedFd},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use super::{
@@ -16,7 +17,7 @@ use super::{
 };
 use crate::sys::{
     Errno,
-    bpf::{link::link_missed, prog::Prog},
+    bpf::{link::link_missed, prog::Prog, quiesce::wait_for_programs},
 };
 
 /// The descriptors that keep a program attached.
@@ -45,8 +46,41 @@ pub(crate) enum Link {
 #[derive(Debug)]
 pub(crate) struct FunctionsLink {
     // The link closes first.
-    pub(super) _link: OwnedFd,
-    pub(super) _leases: Vec<Arc<SlotLease>>,
+    link: Option<OwnedFd>,
+    /// Of a link to exits: the functions, and those of all such links.
+    exits: Option<(Vec<u64>, LinkedExits)>,
+    _leases: Vec<Arc<SlotLease>>,
+}
+
+/// The functions whose exits are linked.
+pub(crate) type LinkedExits = Arc<Mutex<HashSet<u64>>>;
+
+impl FunctionsLink {
+    pub(super) fn new(
+        link: OwnedFd,
+        exits: Option<(Vec<u64>, LinkedExits)>,
+        leases: Vec<Arc<SlotLease>>,
+    ) -> Self {
+        if let Some((functions, linked)) = &exits {
+            linked.lock().unwrap_or_else(PoisonError::into_inner).extend(functions);
+        }
+        Self { link: Some(link), exits, _leases: leases }
+    }
+}
+
+impl Drop for FunctionsLink {
+    fn drop(&mut self) {
+        drop(self.link.take());
+        let Some((functions, linked)) = &self.exits else { return };
+        // The kernel does not wait for programs at exits, which may be preempted.
+        if let Err(errno) = wait_for_programs() {
+            tracing::debug!("programs at closed exits: {errno}");
+        }
+        let mut linked = linked.lock().unwrap_or_else(PoisonError::into_inner);
+        for function in functions {
+            linked.remove(function);
+        }
+    }
 }
 
 pub(super) fn not_linked(errno: Errno) -> Cause {

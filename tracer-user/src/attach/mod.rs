@@ -42,7 +42,7 @@ pub use context::{Bias, Context, CountLayout, Preempt, PreemptLocation, TaskIds,
 pub use error::{AttachError, Cause};
 pub use hooks::call_pages::CallPages;
 pub use hooks::calls::Calls;
-pub use hooks::fentry::{Function, ModuleTypes};
+pub use hooks::fentry::{Function, ModuleTypes, has_exits};
 pub use hooks::kprobe::{KernelPlace, try_kprobe};
 pub use hooks::open_perf_event;
 pub use hooks::opened::{Ahead, OpenedEvents};

@@ -88,7 +88,13 @@ impl Request<'_> {
     /// each event has its own program, for example a system call whose number is a constant in the program.
     pub(super) fn reported_at_hit(&self) -> u32 {
         match (self.point, self.context) {
-            (AttachPoint::Tracepoint(_) | AttachPoint::CallTracepoint(_) | AttachPoint::Shared { .. }, _)
+            (
+                AttachPoint::Tracepoint(_)
+                | AttachPoint::CallTracepoint(_)
+                | AttachPoint::Shared { .. }
+                | AttachPoint::SharedExit(_),
+                _,
+            )
             | (_, ProgramContext::UserRecord(_)) => params::COOKIE,
             (AttachPoint::SysEnter(_) | AttachPoint::SysExit(_), ProgramContext::RawTracepoint(fields))
                 if !fields.iter().any(|field| matches!(field.source, Source::Const(_))) =>

@@ -23,6 +23,10 @@ use crate::{
     },
 };
 
+/// Bytes at the start of a function in which the call of its trampoline ends: a mark for indirect branches of four
+/// bytes, and the call of five.
+const CALL_AREA: u64 = 16;
+
 /// The context of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeContext {
@@ -50,8 +54,11 @@ pub struct Addresses {
     pub ip: u64,
     /// End of the function.
     pub end: u64,
-    /// Whether the function may jump to its trampoline instead of calling it (x86 since 6.19, seen on 7.3).
+    /// Whether the function may jump to its trampoline instead of calling it (x86, 6.19 and later).
     pub may_jump: bool,
+    /// Bytes between the function's first instruction and the probed one, for a trampoline's program that obtains the
+    /// address at the hit, as [`Addresses::ip`] is 0.
+    pub skip: u8,
     /// Whether the registers are an fprobe's, which has no breakpoint. If [`Addresses::ip`] is 0, the program obtains
     /// the function's address at the hit.
     pub by_fprobe: bool,
@@ -166,9 +173,9 @@ pub enum Origin {
         inside: u8,
         /// Number of the word otherwise.
         outside: u8,
-        /// First address of the function.
+        /// First address of the function; 0 if the program obtains it at the hit.
         start: u64,
-        /// Size of the function in bytes.
+        /// Number of bytes from there in which the address can be.
         size: u64,
     },
     /// The entered function; the program obtains it from the kernel at the hit.
@@ -345,6 +352,9 @@ impl Planner<'_> {
                 }
             }
             ProbeContext::Registers(_) if self.addresses.ip == 0 => Value::of(Origin::Function),
+            ProbeContext::Call { .. } if self.addresses.ip == 0 => {
+                Value { from: Origin::Function, plus: i64::from(self.addresses.skip) }
+            }
             _ => Value::number(self.addresses.ip),
         }
     }
@@ -366,8 +376,7 @@ impl Planner<'_> {
             }
             // A function that jumps to its trampoline leaves no return address into itself.
             ProbeContext::Call { words, arch: Arch::X86_64, .. } => {
-                let Addresses { ip: start, end, .. } = self.addresses;
-                let size = end.saturating_sub(start);
+                let (start, size) = (self.addresses.ip, CALL_AREA);
                 let (inside, outside) = (words + 3, words + 2);
                 Value::of(Origin::CallReturn { told_by: outside, inside, outside, start, size })
             }

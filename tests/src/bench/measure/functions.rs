@@ -46,11 +46,25 @@ pub(crate) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
     let exit = vec![format!("f:{EVENT} {pattern}%return $retval:u64")];
     let single =
         functions.iter().enumerate().map(|(number, function)| format!("f:{EVENT}{number} {function}"));
+    // Kernels before 6.9 have no arguments at returns, and some functions have no arguments.
+    let of_return = |function: &str| format!("{function}%return first=$arg1 ret=$retval:u64");
+    let with_arguments = functions
+        .iter()
+        .filter(|f| KernelEvent::define(FILE, &format!("f:{EVENT} {}", of_return(f))).is_ok());
+    let returns: Vec<String> = with_arguments
+        .enumerate()
+        .map(|(number, function)| format!("f:{EVENT}{number} {}", of_return(function)))
+        .collect();
+    let count = returns.len();
     for (name, lines) in [
         (format!("`f {pattern}`"), entry),
         (format!("`f {pattern}%return $retval:u64`"), exit),
         (format!("{SINGLE} times `f FUNCTION`"), single.collect()),
+        (format!("{count} times `f FUNCTION%return $arg1 $retval`"), returns),
     ] {
+        if lines.is_empty() {
+            continue;
+        }
         for tool in [Tool::Tracefs, Tool::Tracer].into_iter().filter(|tool| plan.tools.contains(tool)) {
             let mut times: [Vec<f64>; STEPS.len()] = Default::default();
             for round in 0..plan.rounds {

@@ -42,7 +42,7 @@ const NAME: &str = "tracer_dispatch";
 #[derive(Debug)]
 pub(crate) struct DispatchTable {
     kind: ProgKind,
-    /// Whether its programs are loaded for kprobe.multi.
+    /// Whether its programs are loaded for links to many functions.
     multi: bool,
     array: Arc<Map>,
     /// Copies of the gate that reads its attach cookie. A hook does not take the same program twice, and the old link
@@ -97,6 +97,7 @@ impl DispatchTable {
 
     fn purpose(&self) -> Purpose<'static> {
         match self.kind {
+            ProgKind::Tracing => Purpose::Exits,
             _ if self.multi => Purpose::Multi,
             // Of the hooks with this program type, only probes of files use this gate.
             ProgKind::Kprobe => uprobe::purpose(),
@@ -111,7 +112,11 @@ impl DispatchTable {
     /// A gate that reads its attach cookie.
     pub(crate) fn gate(&mut self) -> Result<&Prog, Cause> {
         if self.gates.is_empty() {
-            let source = if self.multi { EntrySource::CookieOfMany } else { EntrySource::Cookie };
+            let source = match self.kind {
+                ProgKind::Tracing => EntrySource::CookieOfExits,
+                _ if self.multi => EntrySource::CookieOfMany,
+                _ => EntrySource::Cookie,
+            };
             self.gates.push(self.load(source)?);
         }
         self.gates.first().ok_or(Cause::Misplaced("no gate"))
@@ -145,7 +150,7 @@ impl DispatchTable {
 
 /// Whether an event can share a link with events of other functions.
 fn is_function(point: &AttachPoint) -> bool {
-    matches!(point, AttachPoint::Shared { .. })
+    matches!(point, AttachPoint::Shared { .. } | AttachPoint::SharedExit(_))
 }
 
 impl DispatchTables {

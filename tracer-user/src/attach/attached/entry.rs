@@ -25,6 +25,8 @@ pub(crate) enum EntrySource {
     /// The lower half of its attach cookie at kprobe.multi. An address that the link does not know has the cookie 0,
     /// for which no program runs.
     CookieOfMany,
+    /// The lower half of its attach cookie at fexit.multi, where the program at the entry may read which function ended.
+    CookieOfExits,
     /// Constant.
     Fixed(u32),
 }
@@ -85,8 +87,13 @@ fn code(source: EntrySource, before: impl FnOnce(&mut Assembler)) -> Function {
     let end = asm.label();
     before(&mut asm);
     match source {
-        EntrySource::Cookie | EntrySource::CookieOfMany => {
+        EntrySource::Cookie | EntrySource::CookieOfMany | EntrySource::CookieOfExits => {
             asm.mov(Reg::R6, Reg::R1);
+            if matches!(source, EntrySource::CookieOfExits) {
+                // The kernel stores the address only for a linked program that reads it.
+                asm.call(Helper::GetFuncIp);
+                asm.mov(Reg::R1, Reg::R6);
+            }
             asm.call(Helper::GetAttachCookie);
             asm.mov(Reg::R1, Reg::R6);
             if matches!(source, EntrySource::CookieOfMany) {

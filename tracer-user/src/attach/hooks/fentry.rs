@@ -3,14 +3,18 @@
 
 use std::{
     os::fd::{AsFd, OwnedFd},
-    sync::Arc,
+    sync::{Arc, LazyLock},
 };
 
+use super::trial;
 use crate::{
     attach::{Cause, link::Link},
-    sys::bpf::{
-        btf,
-        prog::{Prog, Purpose},
+    sys::{
+        Errno,
+        bpf::{
+            btf,
+            prog::{Prog, ProgKind, Purpose},
+        },
     },
 };
 
@@ -35,8 +39,8 @@ impl ModuleTypes {
     ///
     /// # Errors
     /// `ENOENT` if the kernel has none for this module, or the kernel's error.
-    pub fn of(name: &str) -> Result<Self, crate::sys::Errno> {
-        let fd = btf::module(name)?.ok_or(crate::sys::Errno::NOENT)?;
+    pub fn of(name: &str) -> Result<Self, Errno> {
+        let fd = btf::module(name)?.ok_or(Errno::NOENT)?;
         Ok(Self { name: name.to_owned(), fd: Arc::new(fd) })
     }
 }
@@ -56,6 +60,16 @@ pub(crate) fn purpose(function: &Function, exit: bool) -> Purpose<'_> {
         module: function.module.as_ref().map(|module| module.fd.as_fd()),
         exit,
     }
+}
+
+/// Whether the kernel has links of one program to the exits of many functions (7.2 and later, on x86-64).
+pub fn has_exits() -> bool {
+    // With such links, the kernel refuses an empty list; without them, the program or the kind of link.
+    static KNOWN: LazyLock<bool> = LazyLock::new(|| {
+        let link = |program: &Prog| program.link_exits(&[], &[]);
+        trial::has_links(ProgKind::Tracing, Purpose::Exits, link, Errno::INVAL)
+    });
+    *KNOWN
 }
 
 /// Attaches a program to the function that it was loaded for ([`purpose`]); `hook` is the name of the entry or exit.

@@ -8,7 +8,7 @@ use crate::{
     attach::{Cause, link::Link},
     sys::{
         Errno,
-        bpf::prog::{Prog, Purpose},
+        bpf::prog::{Prog, ProgKind, Purpose},
     },
 };
 
@@ -16,7 +16,12 @@ use crate::{
 pub(crate) fn is_there() -> bool {
     // With such links, the kernel refuses an empty list; without them, the kind of link.
     static KNOWN: LazyLock<bool> = LazyLock::new(|| {
-        trial::has_links(Purpose::Multi, |program| program.link_functions(&[], &[], false), Errno::INVAL)
+        trial::has_links(
+            ProgKind::Kprobe,
+            Purpose::Multi,
+            |program| program.link_functions(&[], &[], false),
+            Errno::INVAL,
+        )
     });
     *KNOWN
 }

@@ -50,6 +50,7 @@ pub(crate) fn attach(
         AttachPoint::Fentry(_) | AttachPoint::Fexit(_) => fentry::attach(program, point.name()),
         AttachPoint::KprobeMulti { addresses, exit } => kprobe_multi::attach(program, addresses, *exit),
         AttachPoint::Shared { address, exit } => kprobe_multi::attach(program, &[*address], *exit),
+        AttachPoint::SharedExit(_) => Err(Cause::Misplaced("only a gate is linked to many exits")),
         AttachPoint::Inject | AttachPoint::Emitted => Ok(Link::None),
     }
 }

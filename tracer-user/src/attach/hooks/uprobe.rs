@@ -18,7 +18,7 @@ use crate::{
     kernel::{ProbeUnit, opened::OpenedFile},
     sys::{
         Errno,
-        bpf::prog::{Prog, Purpose},
+        bpf::prog::{Prog, ProgKind, Purpose},
         perf,
     },
 };
@@ -41,7 +41,8 @@ pub struct FilePlace {
 fn has_multi() -> bool {
     // With such links, the kernel refuses the directory; without them, the kind of link.
     static KNOWN: LazyLock<bool> = LazyLock::new(|| {
-        trial::has_links(Purpose::FileMulti, |program| program.link_file(c"/", 0, 0, false, 0), Errno::BADF)
+        let link = |program: &Prog| program.link_file(c"/", 0, 0, false, 0);
+        trial::has_links(ProgKind::Kprobe, Purpose::FileMulti, link, Errno::BADF)
     });
     *KNOWN
 }

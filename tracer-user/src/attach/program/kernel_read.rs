@@ -5,7 +5,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::{LazyLock, Mutex, PoisonError},
 };
 
 use super::{load, object};
@@ -14,7 +14,7 @@ use crate::{
     code::asm::{Assembler, Helper, Reg, Width},
     sys::bpf::{
         map::Map,
-        prog::{Prog, ProgKind, Purpose},
+        prog::{LoadError, Prog, ProgKind, Purpose},
     },
 };
 
@@ -23,17 +23,21 @@ use crate::{
 /// # Errors
 /// When the kernel refuses the program, or the helper fails at this address.
 pub fn kernel_word(address: u64) -> Result<u64, Cause> {
-    let mut asm = Assembler::new();
-    asm.mov(Reg::R6, Reg::R1);
-    asm.address(Reg::R1, Reg::R10, -8);
-    asm.mov(Reg::R2, 8);
-    asm.constant(Reg::R3, address);
-    asm.call(Helper::ProbeReadKernel);
-    asm.load(Width::D, Reg::R1, Reg::R10, -8);
-    asm.store(Width::D, Reg::R6, 0, Reg::R1);
-    asm.exit();
-    let program = load::load(ProgKind::Syscall, Purpose::Any, &asm.finish("read").insns, "tracer_read")?;
-    let mut word = [0; 8];
+    // Loaded once, because loading takes the kernel many times as long as a run.
+    static PROGRAM: LazyLock<Result<Prog, LoadError>> = LazyLock::new(|| {
+        let mut asm = Assembler::new();
+        asm.mov(Reg::R6, Reg::R1);
+        asm.load(Width::D, Reg::R3, Reg::R6, 0);
+        asm.address(Reg::R1, Reg::R10, -8);
+        asm.mov(Reg::R2, 8);
+        asm.call(Helper::ProbeReadKernel);
+        asm.load(Width::D, Reg::R1, Reg::R10, -8);
+        asm.store(Width::D, Reg::R6, 0, Reg::R1);
+        asm.exit();
+        Prog::load(ProgKind::Syscall, &asm.finish("read").bytes(), "tracer_read")
+    });
+    let program = PROGRAM.as_ref().map_err(|error| Cause::Load(ProgKind::Syscall, error.clone()))?;
+    let mut word = address.to_ne_bytes();
     match program.run(&mut word).map_err(|errno| Cause::System("test run of a program", errno))? {
         0 => Ok(u64::from_ne_bytes(word)),
         _ => Err(Cause::System("bpf_probe_read_kernel", crate::sys::Errno::FAULT)),

@@ -232,7 +232,11 @@ impl Session {
                 let (gate, entry) = OwnGate::new(point.kind(), request.purpose(), true, "tracer_probe")?;
                 (attached.gate, attached.entry) = (Some(gate), Some(entry));
             }
-            (Dispatch::Table, AttachPoint::Uprobe(_) | AttachPoint::Shared { .. }, _) => {
+            (
+                Dispatch::Table,
+                AttachPoint::Uprobe(_) | AttachPoint::Shared { .. } | AttachPoint::SharedExit(_),
+                _,
+            ) => {
                 attached.entry = Some(self.tables.table(point)?.entry(slot));
             }
             (Dispatch::Table, ..) => return Err(Cause::Misplaced("no gate is for such a hook")),

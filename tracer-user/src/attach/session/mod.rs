@@ -26,6 +26,7 @@ use crate::{
             dispatch_table::{DispatchTables, ProgramCache},
         },
         hooks::{opened::OpenedEvents, syscalls::Dispatchers},
+        link::LinkedExits,
         maps::SessionMaps,
         program::builder::LoadedProgram,
         slots::Slots,
@@ -59,6 +60,8 @@ pub struct Session {
     calls: Dispatchers,
     follow: Option<Follow>,
     opened: OpenedEvents,
+    /// The functions whose exits are linked to the session's gate.
+    pub(super) exits: LinkedExits,
     /// Programs built ahead, by the kind of their event's records.
     prepared: HashMap<u16, Arc<LoadedProgram>>,
     #[cfg(feature = "bpf-log")]
@@ -113,6 +116,7 @@ impl Session {
             ended: Arc::default(),
             follow: None,
             opened: OpenedEvents::default(),
+            exits: LinkedExits::default(),
             prepared: HashMap::new(),
             #[cfg(feature = "bpf-log")]
             logs: None,

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `f` a function's entry, `%return` | fentry, fexit; kprobe.multi; kprobe, kretprobe |
 //! | `f` a glob | kprobe.multi |
-//! | `f`, many enabled at once | one kprobe.multi for all of them |
+//! | `f`, many enabled at once | one kprobe.multi for all of them; one fexit.multi for returns with arguments |
 //! | `t` | raw tracepoint |
 //! | `p` in the kernel | kprobe; fentry if no register is needed |
 //! | `r` in the kernel | fexit if no register is needed; kretprobe |
@@ -415,7 +415,7 @@ fn is_several(symbols: &Symbols, symbol: &str) -> bool {
 
 /// The hook of a function's event in a link that it shares with others, for many events that are enabled at once.
 /// `None` for a function of a module, because the link would hold the module while other events are enabled. `None`
-/// also if values must be saved at the entry for the return.
+/// also if values must be saved at the entry for the return, on a kernel without links to many exits.
 pub fn shared(probe: &Probe, facts: &Facts) -> Option<AttachPlan> {
     let Target::Function { symbol, exit } = &probe.event.target else { return None };
     let symbols = facts.symbols()?;
@@ -425,8 +425,25 @@ pub fn shared(probe: &Probe, facts: &Facts) -> Option<AttachPlan> {
     let [address] = symbols.addresses(symbol)[..] else { return None };
     let addresses = Addresses { by_fprobe: true, per_cpu: per_cpu(probe, facts), ..Addresses::default() };
     let plan = probe::plan(probe, ProbeContext::Registers(Arch::native()), addresses).ok()?;
+    if !plan.entry_args.is_empty() {
+        return shared_exit(probe, symbol, address, facts);
+    }
     let point = AttachPoint::Shared { address, exit: *exit };
-    plan.entry_args.is_empty().then(|| attach_plan(probe, plan, point))
+    Some(attach_plan(probe, plan, point))
+}
+
+/// The hook of a function's return in a link to the exits of many functions.
+fn shared_exit(probe: &Probe, symbol: &str, start: u64, facts: &Facts) -> Option<AttachPlan> {
+    if !attach::has_exits() {
+        return None;
+    }
+    let (Function { id, module: None }, words) = typed(symbol, facts).ok()? else { return None };
+    let skip = mark(start);
+    let addresses =
+        Addresses { skip, may_jump: true, per_cpu: per_cpu(probe, facts), ..Addresses::default() };
+    let context = ProbeContext::Call { words, exit: true, arch: Arch::native() };
+    let plan = probe::plan(probe, context, addresses).ok()?;
+    Some(attach_plan(probe, plan, AttachPoint::SharedExit(id)))
 }
 
 /// The kernel's table of the CPUs' offsets, if an argument needs it; else 0.
@@ -466,14 +483,17 @@ fn start(symbol: &str, facts: &Facts) -> Option<u64> {
 /// The address at which a function is probed: after the instruction that marks it as a target of indirect branches,
 /// if it begins with one (`arch_adjust_kprobe_addr()`, and the compiler's place for the function tracer's call).
 fn address(function: &str, facts: &Facts) -> Option<u64> {
+    let start = start(function, facts)?;
+    Some(start + u64::from(mark(start)))
+}
+
+/// Bytes of the instruction at the start of a function that marks it as a target of indirect branches; 0 if it has none.
+fn mark(start: u64) -> u8 {
     // `endbr64`, and the no-operations that replace it where the kernel does not need it (the last on newer kernels).
     const ENDBR: [u32; 3] = [0xfa1e_0ff3, 0x001f_0f66, 0xd640_1f0f];
-    let start = start(function, facts)?;
-    if Arch::native() != Arch::X86_64 {
-        return Some(start);
-    }
-    let marked = kernel_word(start).is_ok_and(|word| ENDBR.contains(&(word as u32)));
-    Some(if marked { start + 4 } else { start })
+    let is_marked =
+        Arch::native() == Arch::X86_64 && kernel_word(start).is_ok_and(|word| ENDBR.contains(&(word as u32)));
+    if is_marked { 4 } else { 0 }
 }
 
 /// Makes the printer for the records of a dynamic event.

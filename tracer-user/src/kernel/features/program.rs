@@ -172,6 +172,12 @@ pub(super) fn features(privileges: &Privileges) -> Vec<Feature> {
         "6.6 (89ae89f53d20), CONFIG_UPROBE_EVENTS",
         multi(Purpose::FileMulti, privileges),
     );
+    push(
+        "fexit_multi",
+        "returns of many functions at once, with their arguments",
+        "fexit.multi, 7.2",
+        multi(Purpose::Exits, privileges),
+    );
     features
 }
 
@@ -229,12 +235,14 @@ fn tracing(privileges: &Privileges) -> Result<Prog, Answer> {
 
 /// Whether the kernel has links of this kind, by the error of a link that cannot be created.
 fn multi(purpose: Purpose<'_>, privileges: &Privileges) -> Answer {
-    let program = match load(ProgKind::Kprobe, purpose, &returning_0(&[]), privileges) {
+    let kind = if matches!(purpose, Purpose::Exits) { ProgKind::Tracing } else { ProgKind::Kprobe };
+    let program = match load(kind, purpose, &returning_0(&[]), privileges) {
         Ok(program) => program,
         Err(why) => return why,
     };
     let (result, there) = match purpose {
         Purpose::Multi => (program.link_functions(&[], &[], false), Errno::INVAL),
+        Purpose::Exits => (program.link_exits(&[], &[]), Errno::INVAL),
         Purpose::FileMulti | Purpose::Any | Purpose::Function { .. } => {
             (program.link_file(c"/", 0, 0, false, 0), Errno::BADF)
         }

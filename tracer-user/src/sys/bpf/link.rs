@@ -12,7 +12,10 @@ use aya_obj::generated::{
 
 #[cfg(doc)]
 use super::prog::Purpose;
-use super::{arguments, call_fd, info, prog::Prog};
+use super::{
+    arguments, call_fd, info,
+    prog::{FEXIT_MULTI, Prog},
+};
 use crate::sys::Errno;
 
 impl Prog {
@@ -68,6 +71,28 @@ impl Prog {
             arguments.link_create.__bindgen_anon_3.kprobe_multi.cookies = cookies.as_ptr() as u64;
         }
         // SAFETY: the command returns a descriptor; addresses and cookies have the stated number and outlive the call.
+        unsafe { call_fd(bpf_cmd::BPF_LINK_CREATE, &mut arguments) }
+    }
+
+    /// Attaches a program of [`Purpose::Exits`] to the functions with these ids in the kernel's BTF (7.2 and later).
+    /// `cookies` holds an attach cookie for each.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` on a kernel without such links, `ENOENT` for a function without a place for a call, `EINVAL` for an
+    /// id that is not a function's or is there twice, without ids, or if the number of cookies differs from theirs.
+    pub fn link_exits(&self, ids: &[u32], cookies: &[u64]) -> Result<OwnedFd, Errno> {
+        if cookies.len() != ids.len() {
+            return Err(Errno::INVAL);
+        }
+        let mut arguments = arguments();
+        arguments.link_create.__bindgen_anon_1.prog_fd = self.as_fd().as_raw_fd().cast_unsigned();
+        arguments.link_create.attach_type = FEXIT_MULTI;
+        // The member `tracing_multi` has two addresses and a number. In that of uprobe.multi, these are three addresses.
+        let count = u32::try_from(ids.len()).map_err(|_| Errno::TOOBIG)?;
+        arguments.link_create.__bindgen_anon_3.uprobe_multi.path = ids.as_ptr() as u64;
+        arguments.link_create.__bindgen_anon_3.uprobe_multi.offsets = cookies.as_ptr() as u64;
+        arguments.link_create.__bindgen_anon_3.uprobe_multi.ref_ctr_offsets = u64::from(count);
+        // SAFETY: the command returns a descriptor; ids and cookies have the stated number and outlive the call.
         unsafe { call_fd(bpf_cmd::BPF_LINK_CREATE, &mut arguments) }
     }
 

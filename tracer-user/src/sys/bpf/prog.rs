@@ -46,9 +46,14 @@ pub enum Purpose<'a> {
     },
     /// kprobe.multi.
     Multi,
+    /// The exits of many functions of the kernel, with their arguments ([`ProgKind::Tracing`], 7.2 and later).
+    Exits,
     /// uprobe.multi.
     FileMulti,
 }
+
+/// `BPF_TRACE_FEXIT_MULTI`, include/uapi/linux/bpf.h of 7.2.
+pub(super) const FEXIT_MULTI: u32 = 60;
 
 impl Purpose<'_> {
     fn attach_type(self) -> u32 {
@@ -57,6 +62,7 @@ impl Purpose<'_> {
             Self::Function { exit: false, .. } => bpf_attach_type::BPF_TRACE_FENTRY as u32,
             Self::Function { exit: true, .. } => bpf_attach_type::BPF_TRACE_FEXIT as u32,
             Self::Multi => bpf_attach_type::BPF_TRACE_KPROBE_MULTI as u32,
+            Self::Exits => FEXIT_MULTI,
             Self::FileMulti => bpf_attach_type::BPF_TRACE_UPROBE_MULTI as u32,
         }
     }

@@ -117,8 +117,14 @@ impl<'a> Fetch<'a> {
             }
             Origin::CallReturn { told_by, inside, outside, start, size } => {
                 let [other, done] = emit.labels();
+                if *start == 0 {
+                    emit.mov(Reg::R1, Reg::R6);
+                    emit.call(Helper::GetFuncIp);
+                    emit.mov(Reg::R1, Reg::R0);
+                } else {
+                    emit.constant(Reg::R1, *start);
+                }
                 emit.load(Width::D, Reg::R0, Reg::R10, word(*told_by));
-                emit.constant(Reg::R1, *start);
                 emit.alu(Alu::Sub, Reg::R0, Reg::R1);
                 emit.constant(Reg::R1, *size);
                 emit.jump_if(Cond::Ge, Reg::R0, Reg::R1, other);
