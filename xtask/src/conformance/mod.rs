@@ -41,6 +41,12 @@ pub(crate) struct Options {
     /// Judge the mirror of `tracer mount` instead of the kernel's tracefs
     #[arg(long)]
     mirror: bool,
+    /// Judge the mirror with the language and files of the newest kernel (`tracer mount --language=newest`)
+    #[arg(long, requires = "mirror")]
+    newest: bool,
+    /// Take the suite of this kernel version instead of the machine's
+    #[arg(long, value_name = "VERSION")]
+    suite: Option<String>,
     /// Judge the mirror on this machine, in `tracer exec`: the suite traces the activity of this machine
     #[arg(long, conflicts_with = "mirror")]
     host: bool,
@@ -66,7 +72,7 @@ const MODULES: &str = "to=/tmp/samples/lib/modules/$(uname -r); mkdir -p $to; cp
 /// type tracefs. Cases access /sys/kernel/tracing and debugfs directly. The mirror is mounted first, so that it finds
 /// no tracefs there.
 const MIRROR: &str = "while umount $(grep -m 1 tracefs /proc/mounts | cut -d ' ' -f 2) 2>/dev/null; do :; done; \
-    umount /sys/kernel/debug 2>/dev/null; tracer mount /run/tracer/tracing & \
+    umount /sys/kernel/debug 2>/dev/null; tracer mount --language=\"$LANGUAGE\" /run/tracer/tracing & \
     for i in $(seq 1200); do grep -q '^tracefs ' /proc/mounts && break; sleep 0.1; done; \
     mount --bind /run/tracer/tracing /sys/kernel/tracing; mount -t debugfs debugfs /sys/kernel/debug; \
     cd ftrace && \"$@\"; code=$?; umount /sys/kernel/tracing; umount /run/tracer/tracing; wait; exit $code";
@@ -116,7 +122,8 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     let of_machine = if options.host { of_host } else { vm::groups(options.machine.arch) };
     setup::ensure(&[of_machine, of_modules].concat())?;
     let machine = &options.machine;
-    let suite = suite(&machine.version)?;
+    let version = options.suite.as_ref().unwrap_or(&machine.version);
+    let suite = suite(version)?;
     let tests = match (options.core, options.tests.is_empty()) {
         (true, _) => selection::core(),
         (false, true) => DIRS.map(str::to_owned).to_vec(),
@@ -127,11 +134,14 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
             bail!("the suite has no test.d/{test}");
         }
     }
+    let of = options.suite.as_ref().map_or_else(String::new, |version| format!("-suite-{version}"));
     let whose = match (options.host, options.mirror) {
-        (true, _) => format!("{}-host", version_here()?),
+        (true, _) => format!("{}-host{of}", version_here()?),
         (_, mirror) => {
             let whose = if mirror { "mirror" } else { "kernel" };
-            format!("{}-{}-{whose}", machine.version.replace('/', "-"), machine.arch.name())
+            let newest = if options.newest { "-newest" } else { "" };
+            let machine_name = format!("{}-{}", machine.version.replace('/', "-"), machine.arch.name());
+            format!("{machine_name}-{whose}{newest}{of}")
         }
     };
     let run = if options.host {
@@ -139,7 +149,8 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     } else {
         let tracer =
             options.mirror.then(|| build::tracer(machine.arch, Profile::Release, false)).transpose()?;
-        in_machine(machine, &suite, &tests, tracer, options.modules, &logs(&whose)?)?
+        let mirror = tracer.map(|tracer| Mirror { tracer, is_newest: options.newest });
+        in_machine(machine, &suite, &tests, mirror, options.modules, &logs(&whose)?)?
     };
     print!("{}", run.table());
     println!("Linux {}, {:.0} s; logs in {}", run.release, run.time.as_secs_f64(), run.logs.display());
@@ -237,6 +248,11 @@ impl Part {
         Self { tests, ..self.clone() }
     }
 
+    /// The version of the kernel.
+    pub(crate) fn version(&self) -> &str {
+        &self.machine.version
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.tests.is_empty()
     }
@@ -252,7 +268,8 @@ impl Part {
         let whose = format!("{}-{}-mirror", self.machine.version, self.machine.arch.name());
         let known = Baseline::read(&baseline::path(&whose))?.context("no baseline is committed")?;
         let logs = logs(&format!("{whose}-test"))?;
-        let run = in_machine(&self.machine, &self.suite, &self.tests, Some(tracer), false, &logs)?;
+        let mirror = Mirror { tracer, is_newest: false };
+        let run = in_machine(&self.machine, &self.suite, &self.tests, Some(mirror), false, &logs)?;
         Ok(check(&known, &self.tests, &run.by_case(&self.suite)?))
     }
 }
@@ -276,11 +293,18 @@ fn logs(whose: &str) -> Result<PathBuf> {
     Ok(logs)
 }
 
+/// The mirror that a machine mounts in place of tracefs.
+struct Mirror {
+    tracer: PathBuf,
+    /// Whether it has the language and files of the newest kernel.
+    is_newest: bool,
+}
+
 fn in_machine(
     machine: &vm::Machine,
     suite: &Path,
     tests: &[String],
-    mirror: Option<PathBuf>,
+    mirror: Option<Mirror>,
     modules: bool,
     logs: &Path,
 ) -> Result<Run> {
@@ -290,7 +314,8 @@ fn in_machine(
     let mut script = if mirror.is_some() { MIRROR.to_owned() } else { KERNEL.to_owned() };
     // FUSE is a module in some kernels.
     let wanted = if mirror.is_some() { vec!["fuse".to_owned()] } else { Vec::new() };
-    payload.extend(mirror.map(|tracer| (tracer, Path::new(vm::BIN).join("tracer"))));
+    let language = if mirror.as_ref().is_some_and(|mirror| mirror.is_newest) { "newest" } else { "kernel" };
+    payload.extend(mirror.map(|mirror| (mirror.tracer, Path::new(vm::BIN).join("tracer"))));
     if modules {
         script.insert_str(0, MODULES);
         for module in vm::samples::get(machine)? {
@@ -301,9 +326,9 @@ fn in_machine(
     let job = vm::Job {
         command: ["sh", "-c", &script, "sh"].map(str::to_owned).into_iter().chain(command).collect(),
         payload,
+        env: vec![("LANGUAGE".to_owned(), language.to_owned())],
         modules: wanted,
         keep: vec![(LOGS.into(), logs.to_owned())],
-        ..vm::Job::default()
     };
     host::step(format!("Running ftracetest on Linux {} ({})", machine.version, machine.arch.name()));
     let mut results = Results::default();

@@ -14,15 +14,15 @@ use serde_json::{Value, json};
 
 use super::gate::Checkout;
 use super::libtest::{Ended, Verdict};
-use super::options::{SUITE_OF, Target, parse_target};
+use super::options::{SUITES, Target, parse_target};
 use super::scope::Scope;
 use super::selection::Groups;
 use crate::{conformance, fresh, host, vm};
 
 /// The place of units that run on this machine.
 pub(super) const HERE: &str = "host";
-/// The place of the directories of the kernel's suite.
-pub(super) const SUITE: &str = "suite";
+/// Prefix of the places of the directories of the kernels' suites.
+const SUITE: &str = "suite-";
 /// The place of the bare systems.
 pub(super) const FRESH: &str = "fresh";
 /// The units of [`HERE`] beside the modules.
@@ -59,6 +59,11 @@ impl FromStr for Share {
 /// A unit: its place, and its name there.
 type Unit = (String, String);
 
+/// The place of the directories of a kernel's suite.
+pub(super) fn suite(version: &str) -> String {
+    format!("{SUITE}{version}")
+}
+
 /// The units of a run of everything, in a fixed order.
 fn units(groups: &Groups, targets: &[Target]) -> Vec<Unit> {
     let here = [TEXTS, UNIT_TESTS].map(str::to_owned);
@@ -69,7 +74,9 @@ fn units(groups: &Groups, targets: &[Target]) -> Vec<Unit> {
         let of_kernel = modules.iter().filter(|module| Scope::Whole.has_module(module));
         units.extend(of_kernel.map(|module| (target.name(), module.clone())));
     }
-    units.extend(conformance::directories().map(|name| (SUITE.to_owned(), name.to_owned())));
+    for version in SUITES {
+        units.extend(conformance::directories().map(|name| (suite(version), name.to_owned())));
+    }
     units.extend([LIBRARY, AUDIT, OBJECTS].map(|name| (HERE.to_owned(), name.to_owned())));
     units.extend(fresh::systems().map(|system| (FRESH.to_owned(), system.to_string())));
     units
@@ -154,7 +161,7 @@ fn release(place: &str) -> Option<String> {
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
         return Some(release.trim().to_owned());
     }
-    let target = parse_target(if place == SUITE { SUITE_OF } else { place }).ok()?;
+    let target = parse_target(place.strip_prefix(SUITE).unwrap_or(place)).ok()?;
     vm::cached_kernel(&target.version, target.arch).ok()?
 }
 
@@ -259,7 +266,7 @@ mod tests {
             (HERE, "record::render_frozen"),
             ("6.12-aarch64", "probes::kernel"),
             ("6.1-x86_64", "probes::kernel"),
-            (SUITE, "trigger/inter-event"),
+            ("suite-6.12", "trigger/inter-event"),
             (FRESH, "trixie-user"),
         ] {
             assert!(all.contains(&(place.to_owned(), name.to_owned())), "{name} on {place}");

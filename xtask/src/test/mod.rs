@@ -38,7 +38,7 @@ use crate::{conformance, ebpf, fresh, host, lint, sources, vm};
 use binaries::{Built, TestBinary};
 use libtest::Suite;
 use matrix::Plan;
-use options::{MACHINE_TIMEOUT, SUITE_OF, Target, parse_target};
+use options::{MACHINE_TIMEOUT, Target, parse_target};
 use report::{Kind, Section};
 use scope::Scope;
 use selection::Groups;
@@ -251,19 +251,22 @@ fn run(options: &Options, plan: &Plan) -> Result<Vec<Section>> {
         if foreign.is_some() {
             sections.push(Section::step("building for another architecture", start.elapsed()));
         }
-        let suite = options.wants_suite().then(|| match options.scope() {
-            Scope::Core => conformance::Part::core(suite_machine()),
-            Scope::Whole => conformance::Part::whole(suite_machine()),
-        });
-        let suite = suite.transpose().or_else(|error| {
-            let verdict = libtest::Verdict::Failed(format!("{error:#}"));
-            let tests = vec![of_suite("(the sources)".to_owned(), verdict)];
-            let title = format!("{SUITE_OF} suite");
-            sections.push(Section { title, kind: Kind::Suite, tests, ..Section::default() });
-            anyhow::Ok(None)
-        })?;
-        let suite = suite.as_ref();
-        sections.extend(on_machines(&targets, suite, &native, foreign.as_ref(), options, plan));
+        let mut suites = Vec::new();
+        for version in options.suites() {
+            let part = match options.scope() {
+                Scope::Core => conformance::Part::core(suite_machine(version)),
+                Scope::Whole => conformance::Part::whole(suite_machine(version)),
+            };
+            match part {
+                Ok(part) => suites.push(part),
+                Err(error) => {
+                    let verdict = libtest::Verdict::Failed(format!("{error:#}"));
+                    let tests = vec![of_suite("(the sources)".to_owned(), verdict)];
+                    sections.push(Section { tests, ..section_of_suite(version) });
+                }
+            }
+        }
+        sections.extend(on_machines(&targets, &suites, &native, foreign.as_ref(), options, plan));
         if options.all {
             let library = || linted(matrix::LIBRARY, lint::Kind::Library);
             sections.extend(planned(plan, matrix::LIBRARY, library));
@@ -429,20 +432,20 @@ impl HostProcess<'_> {
 }
 
 /// Runs the integration tests on all machines, one for each CPU at a time. A machine that fails counts as a failed
-/// test, and so does one whose tests do not build. The suite comes last.
+/// test, and so does one whose tests do not build. The suites come last.
 fn on_machines(
     targets: &[Target],
-    suite: Option<&conformance::Part>,
+    suites: &[conformance::Part],
     native: &Built,
     foreign: Option<&Result<Built>>,
     options: &Options,
     plan: &Plan,
 ) -> Vec<Section> {
-    let todo = Mutex::new(targets.iter().map(Work::Tests).chain(suite.map(Work::Suite)));
+    let todo = Mutex::new(targets.iter().map(Work::Tests).chain(suites.iter().map(Work::Suite)));
     let done = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        for _ in 0..cpus.min(targets.len() + usize::from(suite.is_some())) {
+        for _ in 0..cpus.min(targets.len() + suites.len()) {
             scope.spawn(|| {
                 loop {
                     let next = todo.lock().unwrap_or_else(PoisonError::into_inner).next();
@@ -474,19 +477,25 @@ enum Work<'a> {
     Suite(&'a conformance::Part),
 }
 
-fn suite_machine() -> vm::Machine {
-    vm::Machine { timeout: MACHINE_TIMEOUT, ..vm::Machine::of(SUITE_OF, Arch::X86_64) }
+fn suite_machine(version: &str) -> vm::Machine {
+    vm::Machine { timeout: MACHINE_TIMEOUT, ..vm::Machine::of(version, Arch::X86_64) }
 }
 
-/// Runs the kernel's own suite on the mirror, with each case as a test, and adds the kept results of others. Failed
+/// A section for the suite of a kernel, without cases.
+fn section_of_suite(version: &str) -> Section {
+    Section { title: format!("{version} suite"), kind: Kind::Suite(version.to_owned()), ..Section::default() }
+}
+
+/// Runs a kernel's own suite on the mirror, with each case as a test, and adds the kept results of others. Failed
 /// cases run again in a fresh machine.
 fn conform(part: &conformance::Part, built: &Built, plan: &Plan) -> Section {
     let start = Instant::now();
-    let title = format!("{SUITE_OF} suite");
-    let kept = plan.kept_of(matrix::SUITE, |_| true);
-    let part = part.of_directories(|directory| plan.wants(matrix::SUITE, directory));
+    let section = section_of_suite(part.version());
+    let (title, place) = (&section.title, matrix::suite(part.version()));
+    let kept = plan.kept_of(&place, |_| true);
+    let part = part.of_directories(|directory| plan.wants(&place, directory));
     if part.is_empty() {
-        return Section { title, kind: Kind::Suite, tests: kept, ..Section::default() };
+        return Section { tests: kept, ..section };
     }
     host::step(format!("Testing: {title}"));
     let (mut tests, mut machines) = (Vec::<libtest::Ended>::new(), Vec::new());
@@ -520,11 +529,11 @@ fn conform(part: &conformance::Part, built: &Built, plan: &Plan) -> Section {
     for directory in conformance::directories() {
         let is_there = |test: &&libtest::Ended| conformance::directory(&test.name) == directory;
         let tests: Vec<libtest::Ended> = tests.iter().filter(is_there).cloned().collect();
-        plan.keep(matrix::SUITE, directory, &tests);
+        plan.keep(&place, directory, &tests);
     }
     tests.extend(machines);
     tests.extend(kept);
-    Section { title, kind: Kind::Suite, tests, time: start.elapsed() }
+    Section { tests, time: start.elapsed(), ..section }
 }
 
 /// A case of the suite as a test.

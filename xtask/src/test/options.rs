@@ -11,8 +11,13 @@ use crate::vm;
 /// A machine's time limit in seconds, against hanging. Emulation is 10 to 20 times slower than the host: the suite and all
 /// tests of a machine take an hour each, and more beside other work.
 pub(super) const MACHINE_TIMEOUT: u64 = 10_800;
-/// The kernel whose test suite is run on the mirror.
-pub(super) const SUITE_OF: &str = "6.12";
+/// The machine of a run that selects none.
+const GATE: &str = "6.12";
+/// The kernels whose test suites are run on the mirror. A run that is not of everything has the core of the first one.
+pub(super) const SUITES: [&str; 1] = ["6.12"];
+
+/// The machines of a run of everything.
+const MACHINES: [&str; 3] = ["6.1-x86_64", "6.12-x86_64", "6.12-aarch64"];
 
 /// A machine for tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,10 +140,19 @@ impl Options {
     }
 
     /// Whether the kernel's own suite runs: its core beside the core of the tests, or all of it.
-    pub(super) fn wants_suite(&self) -> bool {
+    fn wants_suite(&self) -> bool {
         // Its results are known for x86-64 only.
         let is_native = !Arch::X86_64.is_foreign();
         is_native && !self.host_only && !self.is_part() && !self.integration && self.vm.is_empty()
+    }
+
+    /// The kernels whose test suites run.
+    pub(super) fn suites(&self) -> &'static [&'static str] {
+        match (self.wants_suite(), self.all) {
+            (false, _) => &[],
+            (true, false) => &SUITES[..1],
+            (true, true) => &SUITES,
+        }
     }
 
     /// The machines of the run.
@@ -149,7 +163,7 @@ impl Options {
         if !self.vm.is_empty() {
             return Ok(self.vm.clone());
         }
-        if self.all { machines() } else { Ok(vec![parse_target(SUITE_OF)?]) }
+        if self.all { machines() } else { Ok(vec![parse_target(GATE)?]) }
     }
 
     /// The tests that a machine executes unless they are named.
@@ -160,7 +174,7 @@ impl Options {
 
 /// The machines of a run of all tests.
 pub(super) fn machines() -> Result<Vec<Target>> {
-    ["6.1-x86_64", "6.12-x86_64", "6.12-aarch64"].into_iter().map(parse_target).collect()
+    MACHINES.into_iter().map(parse_target).collect()
 }
 
 #[cfg(test)]
@@ -200,14 +214,15 @@ mod tests {
     fn a_run_without_options_has_the_core_of_one_machine() {
         let of = |options: &Options| options.targets().unwrap().iter().map(Target::name).collect::<Vec<_>>();
         let gate = Options { host_only: false, ..Options::default_for_tests() };
-        assert!(gate.is_gate() && gate.wants_lint() && gate.wants_suite());
+        assert!(gate.is_gate() && gate.wants_lint());
+        assert_eq!(gate.suites(), ["6.12"]);
         assert_eq!((gate.scope(), of(&gate).len()), (Scope::Core, 1));
-        let all = ["6.1-x86_64", "6.12-x86_64", "6.12-aarch64"];
         let whole = Options { all: true, host_only: false, ..Options::default_for_tests() };
-        assert!(!whole.is_gate() && whole.wants_suite());
-        assert_eq!((whole.scope(), of(&whole)), (Scope::Whole, all.map(str::to_owned).to_vec()));
+        assert!(!whole.is_gate());
+        assert_eq!(whole.suites(), SUITES);
+        assert_eq!((whole.scope(), of(&whole)), (Scope::Whole, MACHINES.map(str::to_owned).to_vec()));
         let part = Options::of_machines(vec!["api".to_owned()]);
-        assert!(!part.is_gate() && !part.wants_suite());
+        assert!(!part.is_gate() && part.suites().is_empty());
         assert_eq!((part.scope(), of(&part)), (Scope::Whole, vec!["6.12-x86_64".to_owned()]));
         let named = Options { vm: vec![parse_target("6.1").unwrap()], ..Options::of_machines(Vec::new()) };
         assert_eq!((named.scope(), of(&named)), (Scope::Whole, vec!["6.1-x86_64".to_owned()]));

@@ -29,8 +29,8 @@ pub(super) enum Kind {
     Host,
     /// Integration tests in the machine of this name.
     Machine(String),
-    /// Cases of the kernel's own suite.
-    Suite,
+    /// Cases of the suite of a kernel of this version.
+    Suite(String),
 }
 
 /// The tests of one machine, or of one part of the run on the host; or a step without tests.
@@ -59,7 +59,7 @@ impl Section {
             let program = if is_process { format!(" --program {process}") } else { String::new() };
             return match &self.kind {
                 Kind::Machine(machine) => format!("./x test --vm-only --vm {machine}{program}"),
-                Kind::Suite => "./x conformance --mirror --core".to_owned(),
+                Kind::Suite(version) => format!("./x conformance --kernel {version} --mirror"),
                 _ => format!("./x test --host-only{program}"),
             };
         }
@@ -76,8 +76,9 @@ impl Section {
             Kind::Machine(machine) => {
                 format!("./x test --vm-only --vm {machine} --program {} {last}", program())
             }
-            Kind::Suite => {
-                format!("./x conformance --mirror {}", name.split(' ').next().unwrap_or_default())
+            Kind::Suite(version) => {
+                let file = name.split(' ').next().unwrap_or_default();
+                format!("./x conformance --kernel {version} --mirror {file}")
             }
         }
     }
@@ -260,13 +261,14 @@ mod tests {
             Section { kind, ..Section::default() }.command(&test(name, Verdict::Passed))
         };
         let machine = || Kind::Machine("6.1-x86_64".to_owned());
+        let suite = || Kind::Suite("6.12".to_owned());
         for (kind, name, expected) in [
             (Kind::Host, "m::a", "./x test --host-only a"),
             (Kind::Host, "(t::m)", "./x test --host-only --program t::m"),
             (machine(), "(t::m)", "./x test --vm-only --vm 6.1-x86_64 --program t::m"),
             (machine(), "(the machine)", "./x test --vm-only --vm 6.1-x86_64"),
-            (Kind::Suite, "a/b.tc (instance)", "./x conformance --mirror a/b.tc"),
-            (Kind::Suite, "(the machine)", "./x conformance --mirror --core"),
+            (suite(), "a/b.tc (instance)", "./x conformance --kernel 6.12 --mirror a/b.tc"),
+            (suite(), "(the machine)", "./x conformance --kernel 6.12 --mirror"),
             (Kind::Lint, "Unit file", "./x lint 'unit file'"),
             (Kind::Audit, "Book", "./x lint --all 'book'"),
             (Kind::Objects, "eBPF objects", "./x ebpf --check"),
