@@ -218,6 +218,18 @@ mod tests {
         4  r0 = 0
         5  exit
         ");
+        insta::assert_snapshot!(listed(EntrySource::CookieOfExits), @r"
+         0  r6 = r1
+         1  call bpf_get_func_ip
+         2  r1 = r6
+         3  call bpf_get_attach_cookie
+         4  r1 = r6
+         5  w3 = w0
+         6  r2 = map programs
+         8  call bpf_tail_call
+         9  r0 = 0
+        10  exit
+        ");
         insta::assert_snapshot!(listed(EntrySource::CookieOfMany), @r"
          0  r6 = r1
          1  call bpf_get_attach_cookie

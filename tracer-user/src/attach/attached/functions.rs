@@ -39,11 +39,12 @@ struct Round {
     cookies: Vec<(u64, u64)>,
 }
 
-/// Of fewer functions than this that the kernel refuses together, none is linked with others.
+/// If the kernel refuses a link, its functions are linked in smaller parts, of at least this many.
 const FEW: usize = 8;
 
 impl Round {
-    /// The parts to try instead, if the kernel refuses a link: it does so for a single function that cannot be traced.
+    /// The two parts to link instead of a round that the kernel refused; none if they are too small. The kernel refuses a
+    /// link if a single function cannot be traced.
     fn halves(&mut self) -> Vec<Self> {
         let half = self.members.len() / 2;
         if half < FEW {
@@ -137,21 +138,21 @@ impl Session {
         let mut planned = FunctionLinks { count: requests.len(), links: Vec::new(), exits };
         // Those that are linked, and those planned so far.
         let mut taken = planned.exits.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let linkable: Vec<(usize, &Request<'_>)> = requests
-            .iter()
-            .enumerate()
-            .filter(|(_, request)| match request.point {
+        let (linkable, others): (Vec<_>, Vec<_>) =
+            requests.iter().enumerate().partition(|(_, request)| match request.point {
                 AttachPoint::Shared { .. } => kprobe_multi::is_there(),
                 // A function's exit does not take the gate twice.
                 AttachPoint::SharedExit(id) => fentry::has_exits() && taken.insert(u64::from(*id)),
                 _ => false,
-            })
-            .collect();
+            });
         if linkable.is_empty() {
             return planned;
         }
         let built = self.bulk_builder().build(requests, &AtomicBool::new(false));
         self.take_built(built);
+        for (_, other) in others {
+            self.forget_built(other.kind);
+        }
         let mut rounds: Vec<Round> = Vec::new();
         for (at, request) in linkable {
             let (kind, function) = match *request.point {

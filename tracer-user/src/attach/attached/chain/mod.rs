@@ -222,14 +222,8 @@ impl Chains {
         }
         let slots = if attach_point.is_tracepoint() { perf_slots } else { raw_slots };
         let is_call = key == PointKey::Raw(call_pages::TRACEPOINT.to_owned());
-        let unused = call_leases.iter().find(|lease| is_call && Arc::strong_count(lease) == 1).cloned();
-        let lease = unused.or_else(|| slots.take()).ok_or_else(|| Cause::TooMany(slots.capacity()));
-        if let Ok(lease) = &lease
-            && is_call
-            && Arc::strong_count(lease) == 1
-        {
-            call_leases.push(Arc::clone(lease));
-        }
+        let lease = if is_call { call_lease(slots, call_leases) } else { slots.take() };
+        let lease = lease.ok_or_else(|| Cause::TooMany(slots.capacity()));
         match lease.and_then(|lease| Point::new(table, lease, consumer)) {
             Ok(point) => {
                 let place = chain_place(point.lease(), 0, *joined);
@@ -259,6 +253,17 @@ impl Chains {
     pub(crate) fn guard(&self, guard: &Arc<Guard>) {
         guard::guard(guard, self.lock().points.values_mut().flatten().filter_map(Point::unguarded));
     }
+}
+
+/// A slot for the entries of system calls: one of `known` that is not in use, or a new one, which joins them.
+fn call_lease(slots: &Slots, known: &mut Vec<Arc<SlotLease>>) -> Option<Arc<SlotLease>> {
+    // Otherwise a point has the lease too.
+    if let Some(unused) = known.iter().find(|lease| Arc::strong_count(lease) == 1) {
+        return Some(Arc::clone(unused));
+    }
+    let new = slots.take()?;
+    known.push(Arc::clone(&new));
+    Some(new)
 }
 
 impl ChainPlace {
@@ -362,5 +367,19 @@ mod tests {
         places.next = places.first + PLACES;
         assert_eq!(places.take().unwrap(), 10);
         assert!(places.take().is_err());
+    }
+
+    #[test]
+    fn slots_of_system_calls_are_used_for_nothing_else() {
+        let (slots, mut known) = (Slots::new(8), Vec::new());
+        let first = call_lease(&slots, &mut known).unwrap();
+        let second = call_lease(&slots, &mut known).unwrap();
+        let of_calls = [first.slot(), second.slot()];
+        assert_ne!(of_calls[0], of_calls[1]);
+        drop(first);
+        let others: Vec<_> = std::iter::from_fn(|| slots.take()).collect();
+        assert_eq!(others.len(), 6);
+        assert!(others.iter().all(|other| !of_calls.contains(&other.slot())));
+        assert_eq!(call_lease(&slots, &mut known).unwrap().slot(), of_calls[0]);
     }
 }
