@@ -6,12 +6,13 @@
 //! memory before the others run. It is attached before them, as the kernel runs the programs of a tracepoint in the
 //! order in which they were attached.
 //!
-//! While it waits, the kernel runs it for no other thread of that CPU. A page that such a thread lacks stays absent. The
-//! thread that waits goes on with the programs that were attached when it came: their places in arrays of programs are
-//! never used for another tracepoint (`chain/mod.rs`).
+//! While the program waits, the kernel runs it for no other thread of that CPU. A page that such a thread lacks stays
+//! absent. The thread that waits then runs the gates that were attached when its call began, also if they were closed
+//! meanwhile. So their slots are never used for another tracepoint (`chain/mod.rs`).
 //!
-//! It is attached with the first program at the tracepoint, whether that reads user memory or not, as a later link would
-//! run too late. For calls whose memory no event has wanted yet it costs a lookup.
+//! The program is attached before the first program at the tracepoint, even if that one reads no user memory, because a
+//! link that is made later runs later. It costs a lookup for each call. It reads memory only for calls whose events have
+//! asked for it.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -36,14 +37,14 @@ use crate::{
 const NAME: &str = "tracer_pages";
 /// The raw tracepoint.
 pub(crate) const TRACEPOINT: &str = "sys_enter";
-/// Bytes that the other programs read at most: they must see that a text goes on.
+/// Bytes that the other programs read at most. The last one tells whether a text goes on.
 const BYTES: i16 = UserData::READ as i16 + 1;
 /// Places on the stack: the call's number, an argument, and the memory that is read.
 const NUMBER: i16 = -4;
 const ARGUMENT: i16 = -16;
 const DATA: i16 = ARGUMENT - (BYTES + 7) / 8 * 8;
 
-/// The program that makes user memory present, for a process.
+/// The program that makes user memory present. A process has one.
 #[derive(Debug)]
 pub struct CallPages {
     program: Prog,
@@ -78,13 +79,13 @@ impl CallPages {
         let bits =
             fields.iter().filter_map(|field| bit(&field.source)).fold(0_u32, |bits, arg| bits | 1 << arg);
         if bits != 0 && number < CALL_NUMBERS {
-            // A number of the array is always set.
+            // The array has this number, so this does not fail.
             let _ = self.wanted.update(&number.to_ne_bytes(), &bits.to_ne_bytes());
         }
     }
 
     /// Attaches the program, unless it is attached. It stays attached while a caller keeps the link. `None` if the
-    /// kernel refuses that: programs that are attached then find the memory as it is.
+    /// kernel refuses the link. The other programs then read only memory that is present.
     pub(crate) fn attach(&self) -> Option<Arc<OwnedFd>> {
         let mut known = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(link) = known.upgrade() {
