@@ -44,13 +44,25 @@ struct Case {
 
 /// The event of all system calls.
 const RAW: &str = "raw_syscalls/sys_enter";
-/// The system call's own event.
-const CALL: &str = "syscalls/sys_enter_fadvise64";
+/// The function of the system call, after its prefix. On arm64 it has another name.
+const FUNCTION: &str = if cfg!(target_arch = "aarch64") { "fadvise64_64" } else { "fadvise64" };
+/// The entry of the system call.
+const CALL: &str = if cfg!(target_arch = "aarch64") {
+    "syscalls/sys_enter_fadvise64_64"
+} else {
+    "syscalls/sys_enter_fadvise64"
+};
+/// Its exit.
+const EXIT: &str = if cfg!(target_arch = "aarch64") {
+    "syscalls/sys_exit_fadvise64_64"
+} else {
+    "syscalls/sys_exit_fadvise64"
+};
 
 fn cases() -> Result<Vec<Case>> {
     let (prefix, first, second) =
         if cfg!(target_arch = "aarch64") { ("arm64", 8, 16) } else { ("x64", 104, 96) };
-    let function = format!("__{prefix}_sys_fadvise64");
+    let function = format!("__{prefix}_sys_{FUNCTION}");
     let fetch = format!("first=+{first}($arg1):x64 second=+{second}($arg1):x64");
     let user = place(tracer_test_preempted as *const () as u64)?;
     let arguments = if cfg!(target_arch = "aarch64") { ["%x0", "%x1"] } else { ["%di", "%si"] };
@@ -77,7 +89,7 @@ fn cases() -> Result<Vec<Case>> {
     Ok(vec![
         Case { radix: 16, ..plain("raw tracepoint", RAW, Some([", ", ", "])) },
         Case { radix: 16, ..plain("system call", CALL, Some(["offset: ", "len: "])) },
-        plain("its exit", "syscalls/sys_exit_fadvise64", None),
+        plain("its exit", EXIT, None),
         Case {
             is_made: true,
             ..defined(
