@@ -120,10 +120,10 @@ fn try_attach(
     let kind = point.kind();
     // The loaded program keeps the maps.
     let (insns, _scratch) = assembled(request, counts, context)?;
-    let program = loaded(&insns, kind)?;
     // At a raw tracepoint the stack has the frames of programs. Their number must be known, and it is not known in a
     // sequence.
     let counts_frames = !point.is_tracepoint() && insns.contains(&Insn::call(Helper::GetStack));
+    let program = loaded(insns, point, context)?;
     // A histogram that reads a variable must run after the histogram that sets it. If the setter has its own link, the
     // reader gets a later link of its own.
     let is_apart = counts_frames || context.owners.iter().any(|owner| owner.is_apart.load(Ordering::Relaxed));
@@ -150,9 +150,8 @@ fn try_attach(
     attached.link = match (point, point.call()) {
         (_, Some((enter, number))) => {
             let calls = context.calls.ok_or(Cause::NoRegisters)?;
-            if let Some(pages) = calls.pages().filter(|_| enter) {
-                pages.want(number, request.context);
-            }
+            attached.pages =
+                calls.pages().filter(|_| enter).and_then(|pages| pages.want(number, request.context));
             let link = session.map_or_else(
                 || DispatcherLink::alone(Arc::default(), calls.pages().cloned()),
                 |session| session.dispatcher_link(Sort::Trigger),
@@ -186,7 +185,7 @@ pub fn replace(
     let failed = |cause| AttachError::new(request.hist.event.full_name(), cause);
     let made = assembled(request, counts, context);
     // The loaded program keeps the maps.
-    let program = made.and_then(|(insns, _scratch)| loaded(&insns, attached.point().kind()));
+    let program = made.and_then(|(insns, _scratch)| loaded(insns, attached.point(), context));
     program.and_then(|program| attached.set_program(program)).map_err(failed)
 }
 
@@ -205,8 +204,16 @@ pub fn part(
     Ok(Block::new(insns, inner.chain(scratch.map(Arc::new)).collect()))
 }
 
-fn loaded(insns: &[Insn], kind: ProgKind) -> Result<Arc<LoadedProgram>, Cause> {
-    let program = load::load(kind, Purpose::Any, insns, hist::PROGRAM)?;
+fn loaded(
+    insns: Vec<Insn>,
+    point: &AttachPoint,
+    context: &HistContext<'_>,
+) -> Result<Arc<LoadedProgram>, Cause> {
+    let insns = match context.session {
+        Some(session) => session.context().guarded(point, insns)?,
+        None => insns,
+    };
+    let program = load::load(point.kind(), Purpose::Any, &insns, hist::PROGRAM)?;
     Ok(Arc::new(LoadedProgram { program: Arc::new(program), scratch: None }))
 }
 

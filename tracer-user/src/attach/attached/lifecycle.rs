@@ -22,6 +22,7 @@ use crate::{
     attach::{
         AttachError, AttachPoint, Cause,
         close::{links::close_links, perf_event::PerfEvent, unlink},
+        hooks::call_pages::PageLease,
         link::Link,
         program::{
             builder::LoadedProgram,
@@ -57,6 +58,8 @@ pub struct Attached {
     pub(crate) entry: Option<Entry>,
     pub(crate) gate: Option<OwnGate>,
     pub(crate) companions: Companions,
+    /// The user memory of a system call that is made present for it.
+    pub(crate) pages: Option<PageLease>,
     /// An array references its program; this keeps the program's memory, and a program without a hook.
     pub(crate) program: Arc<LoadedProgram>,
     pub(crate) point: AttachPoint,
@@ -86,6 +89,7 @@ impl Attached {
             entry: None,
             gate: None,
             companions: Companions::default(),
+            pages: None,
             program,
             point,
             dispatch,
@@ -169,6 +173,7 @@ impl Attached {
             (None, Some(entry)) => entry.clear(),
             (None, None) => self.link = Link::None,
         }
+        self.pages = None;
     }
 }
 

@@ -11,10 +11,11 @@
 //! meanwhile. So their slots are never used for another tracepoint (`chain/mod.rs`).
 //!
 //! The program is attached before the first program at the tracepoint, even if that one reads no user memory, because a
-//! link that is made later runs later. It costs a lookup for each call. It reads memory only for calls whose events have
-//! asked for it.
+//! link that is made later runs later. It costs a lookup for each call. It reads memory only for calls whose events ask
+//! for it at that time.
 
 use std::{
+    collections::BTreeMap,
     os::fd::{AsFd, OwnedFd},
     sync::{Arc, Mutex, PoisonError, Weak},
 };
@@ -50,6 +51,7 @@ pub struct CallPages {
     program: Prog,
     /// By number of the call, a bit for each argument that points to memory.
     wanted: Map,
+    counts: Mutex<Counts>,
     /// Byte offsets of the arguments in `struct pt_regs`.
     args: [u32; 6],
     link: Mutex<Weak<OwnedFd>>,
@@ -66,22 +68,34 @@ impl CallPages {
         load::bind(std::slice::from_mut(&mut function), |_| Some(wanted.as_fd()))?;
         let program = Prog::load_sleepable(ProgKind::RawTracepoint, Purpose::Any, &function.bytes(), NAME)
             .map_err(|error| Cause::Load(ProgKind::RawTracepoint, error))?;
-        Ok(Self { program, wanted, args: registers.args, link: Mutex::default() })
+        Ok(Self { program, wanted, counts: Mutex::default(), args: registers.args, link: Mutex::default() })
     }
 
-    /// Reads memory that the values of a program at the entry of the call with this number come from, from now on.
-    pub(crate) fn want(&self, number: u32, context: &ProgramContext) {
-        let ProgramContext::RawTracepoint(fields) = context else { return };
-        let bit = |source: &Source| match source {
-            Source::UserData(data) => self.args.iter().position(|arg| *arg == data.pointer),
-            _ => None,
+    /// Reads memory that the values of a program at the entry of the call with this number come from, until the result
+    /// is dropped. `None` if no value does.
+    pub(crate) fn want(self: &Arc<Self>, number: u32, context: &ProgramContext) -> Option<PageLease> {
+        let ProgramContext::RawTracepoint(fields) = context else { return None };
+        let is_wanted = |arg: &u32| {
+            let mut data = fields.iter().filter_map(|field| match &field.source {
+                Source::UserData(data) => Some(data),
+                _ => None,
+            });
+            data.any(|data| data.pointer == *arg)
         };
-        let bits =
-            fields.iter().filter_map(|field| bit(&field.source)).fold(0_u32, |bits, arg| bits | 1 << arg);
-        if bits != 0 && number < CALL_NUMBERS {
-            // The array has this number, so this does not fail.
-            let _ = self.wanted.update(&number.to_ne_bytes(), &bits.to_ne_bytes());
+        let args = self.args.each_ref().map(is_wanted);
+        if number >= CALL_NUMBERS || args == [false; 6] {
+            return None;
         }
+        self.count(number, args, |count| count + 1);
+        Some(PageLease { pages: Arc::clone(self), number, args })
+    }
+
+    /// Changes the counts of a call's arguments, and tells the program.
+    fn count(&self, number: u32, args: [bool; 6], change: impl Fn(u32) -> u32) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let bits = counts.change(number, args, change);
+        // The array has this number, so this does not fail.
+        let _ = self.wanted.update(&number.to_ne_bytes(), &bits.to_ne_bytes());
     }
 
     /// Attaches the program, unless it is attached. It stays attached while a caller keeps the link. `None` if the
@@ -96,6 +110,35 @@ impl CallPages {
         let link = Arc::new(link);
         *known = Arc::downgrade(&link);
         Some(link)
+    }
+}
+
+/// By number of a call, how many events want each argument's memory.
+#[derive(Debug, Default)]
+struct Counts(BTreeMap<u32, [u32; 6]>);
+
+impl Counts {
+    /// Changes the counts of these arguments. Returns a bit for each argument of the call that an event wants.
+    fn change(&mut self, number: u32, args: [bool; 6], change: impl Fn(u32) -> u32) -> u32 {
+        let of_call = self.0.entry(number).or_default();
+        for (count, _) in of_call.iter_mut().zip(args).filter(|(_, is_wanted)| *is_wanted) {
+            *count = change(*count);
+        }
+        of_call.iter().rev().fold(0, |bits, count| bits << 1 | u32::from(*count > 0))
+    }
+}
+
+/// What an event wants of the memory of a call's arguments.
+#[derive(Debug)]
+pub(crate) struct PageLease {
+    pages: Arc<CallPages>,
+    number: u32,
+    args: [bool; 6],
+}
+
+impl Drop for PageLease {
+    fn drop(&mut self) {
+        self.pages.count(self.number, self.args, |count| count.saturating_sub(1));
     }
 }
 
@@ -145,4 +188,21 @@ fn read(asm: &mut Assembler, to: i16, bytes: i32, helper: Helper) {
     asm.address(Reg::R1, Reg::R10, i32::from(to));
     asm.mov(Reg::R2, bytes);
     asm.call(helper);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_argument_is_read_while_an_event_wants_it() {
+        let mut counts = Counts::default();
+        let args = |wanted: &[usize]| std::array::from_fn(|arg| wanted.contains(&arg));
+        let (more, less) = (|count| count + 1, |count: u32| count - 1);
+        assert_eq!(counts.change(257, args(&[1]), more), 0b10);
+        assert_eq!(counts.change(257, args(&[1, 3]), more), 0b1010);
+        assert_eq!(counts.change(1, args(&[0]), more), 0b1);
+        assert_eq!(counts.change(257, args(&[1]), less), 0b1010);
+        assert_eq!(counts.change(257, args(&[1, 3]), less), 0);
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Session;
 use crate::{
     attach::{
-        AttachError, AttachPoint, Block, Cause, Dispatch, Request,
+        AttachError, AttachPoint, Block, Cause, Context, Dispatch, Request,
         attached::{
             chain::{ChainPlace, Chains, Sort},
             entry::OwnGate,
@@ -13,6 +13,7 @@ use crate::{
         },
         hooks::{
             self,
+            call_pages::PageLease,
             syscalls::{DispatcherLink, Hooked},
             uprobe::{self, Hooks, Job},
         },
@@ -23,6 +24,11 @@ use crate::{
     },
     event::Slot,
 };
+
+/// Has the user memory made present that an event at the entry of a system call reads.
+fn lease_pages(context: &Context, request: &Request<'_>) -> Option<PageLease> {
+    context.pages.as_ref()?.want(request.point.entered_call()?, request.context)
+}
 
 impl Session {
     /// Attaches an event.
@@ -132,6 +138,7 @@ impl Session {
         if let Some(slot) = attached.slot() {
             self.switches().set_soft(slot, request.hit_actions.begins_off);
         }
+        attached.pages = lease_pages(&self.context, request);
         self.replace(&mut attached, request)?;
         Ok(attached)
     }
@@ -156,9 +163,7 @@ impl Session {
     ) -> Result<Attached, AttachError> {
         let named = |cause| request.failed(cause);
         complete_for(&self.maps, request)?;
-        if let (Some(pages), Some(number)) = (&self.context.pages, request.point.entered_call()) {
-            pages.want(number, request.context);
-        }
+        let pages = lease_pages(&self.context, request);
         let chain = self.join(request.point, dispatch).map_err(named)?;
         let lease = self.lease(request, chain.as_ref().filter(|_| dispatch == Dispatch::Table))?;
         let slot = lease.as_ref().map_or(UNUSED, |lease| lease.slot());
@@ -172,6 +177,7 @@ impl Session {
         };
         let mut attached = Attached::new(request.point.clone(), dispatch, program);
         (attached.companions, attached.lease, attached.chain) = (companions, lease, chain);
+        attached.pages = pages;
         self.set_entry(&mut attached, request, slot).map_err(named)?;
         let program = &attached.program.program;
         let set = match (&mut attached.entry, &attached.chain) {
