@@ -1,5 +1,6 @@
 //! `cargo xtask bench`, `soak` and `bless`: small verbs that start cargo with the right settings.
 
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -64,6 +65,15 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<()> {
     let (tracer, program) = bench_programs(arch)?;
     let mut command = host::as_root("env")?;
     command.arg(format!("TRACER_BIN={}", tracer.display()));
+    match vm::newest_bpftrace().and_then(|unpacked| unpacked.words("bpftrace")) {
+        Ok(words) => {
+            // One word a line.
+            let mut newest = OsString::from("BPFTRACE_NEWEST=");
+            newest.push(words.join(OsStr::new("\n")));
+            command.arg(newest);
+        }
+        Err(error) => eprintln!("without the newest bpftrace: {error:#}"),
+    }
     command.arg(&program).arg("--json").arg(results.join("host.json"));
     command.arg("--save").arg(results.join("host.md")).args(&options.args);
     let whole = options.args.is_empty();

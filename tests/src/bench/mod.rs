@@ -4,6 +4,7 @@
 //! high priority. The competitors take turns in every round, each next to a measurement of the untraced victim. The
 //! tables compare medians, because the machine is shared and noisy.
 
+mod bpftrace;
 mod kernel_event;
 mod measure;
 mod plan;
@@ -23,6 +24,7 @@ use anyhow::{Context, Result};
 use raw::RawData;
 use report::Machine;
 
+pub use bpftrace::Bpftrace;
 pub use plan::{Part, Plan};
 pub use report::write_page;
 pub use tool::Tool;

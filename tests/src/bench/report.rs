@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context, Result};
 
@@ -24,8 +23,8 @@ pub(super) struct Machine {
     pub(super) cpu: String,
     pub(super) cpus: usize,
     pub(super) is_virtual: bool,
-    /// bpftrace's version, if the plan has bpftrace.
-    pub(super) bpftrace: Option<String>,
+    /// The versions of the plan's bpftraces.
+    pub(super) bpftrace: Vec<String>,
 }
 
 impl Machine {
@@ -33,17 +32,16 @@ impl Machine {
     pub(super) fn of(plan: &Plan, cpus: usize) -> Self {
         let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = info.lines().find_map(|line| line.strip_prefix("model name"));
-        let bpftrace = plan
-            .tools
-            .contains(&Tool::Bpftrace)
-            .then(|| Command::new("bpftrace").arg("--version").output().ok())
-            .flatten();
+        let bpftrace = plan.tools.iter().filter_map(|tool| match tool {
+            Tool::Bpftrace(which) => which.version().map(str::to_owned),
+            _ => None,
+        });
         Self {
             kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
             cpu: model.map_or("unknown CPU", |rest| rest.trim_matches([' ', '\t', ':'])).to_owned(),
             cpus,
             is_virtual: info.contains("hypervisor"),
-            bpftrace: bpftrace.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()),
+            bpftrace: bpftrace.collect(),
         }
     }
 
@@ -51,8 +49,9 @@ impl Machine {
     fn head(&self, rounds: usize) -> String {
         let Self { kernel, cpu, cpus, is_virtual, bpftrace } = self;
         let is_virtual = if *is_virtual { ", virtual" } else { "" };
-        let bpftrace = bpftrace.as_ref().map_or_else(String::new, |version| format!(", {version}"));
-        format!("Kernel {kernel}, {cpu} ({cpus} CPUs{is_virtual}), {rounds} rounds interleaved{bpftrace}.\n")
+        let rounds = format!("{rounds} rounds interleaved");
+        let tools = [&rounds].into_iter().chain(bpftrace).map(String::as_str).collect::<Vec<_>>().join(", ");
+        format!("Kernel {kernel}, {cpu} ({cpus} CPUs{is_virtual}), {tools}.\n")
     }
 }
 

@@ -1,12 +1,8 @@
 //! The competitors. Each is started on an event with a filter; stopping it returns the number of lost hits.
 
-use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -18,11 +14,9 @@ use crate::mirror::{self, Mounted, set};
 use crate::oracle::Oracle;
 use crate::tracer::{Running, Tracer};
 
+use super::bpftrace::{Bpftrace, RunningBpftrace};
 use super::kernel_event::KernelEvent;
 use super::tracepoint::Event;
-
-/// Time limit for bpftrace to attach.
-const BPFTRACE_ATTACHES: Duration = Duration::from_secs(20);
 
 /// Buffer size of every competitor, in kilobytes per CPU.
 pub(crate) const BUFFER_KB: u32 = 16 * 1024;
@@ -32,8 +26,8 @@ pub(crate) const BUFFER_KB: u32 = 16 * 1024;
 pub enum Tool {
     /// The kernel's own tracefs, in an instance.
     Tracefs,
-    /// `bpftrace`, which prints the event's fields.
-    Bpftrace,
+    /// A bpftrace, which prints the event's fields.
+    Bpftrace(Bpftrace),
     /// The `tracer` program.
     Tracer,
 }
@@ -41,7 +35,7 @@ pub enum Tool {
 /// A running competitor.
 pub(crate) enum Active {
     Tracefs(Box<Oracle>),
-    Bpftrace(Bpftrace),
+    Bpftrace(RunningBpftrace),
     Tracer(Running),
     /// A mounted mirror, and the directory of its instance.
     Mirror(Box<Mounted>, PathBuf),
@@ -105,22 +99,17 @@ pub(crate) fn mirror_hist(event: &str, line: &str) -> Result<Active> {
     Ok(Active::MirrorHist(Box::new(mounted)))
 }
 
-/// A running `bpftrace`. Threads read its output, count the lost events and discard the text.
-pub(crate) struct Bpftrace {
-    child: Child,
-    lost: Arc<AtomicU64>,
-    readers: Vec<JoinHandle<()>>,
-}
-
 impl Tool {
     /// All tools; the base of the ratios is first.
-    pub const ALL: [Self; 3] = [Self::Tracefs, Self::Bpftrace, Self::Tracer];
+    pub const ALL: [Self; 4] =
+        [Self::Tracefs, Self::Bpftrace(Bpftrace::Installed), Self::Bpftrace(Bpftrace::Newest), Self::Tracer];
 
     /// The tool's name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tracefs => "tracefs",
-            Self::Bpftrace => "bpftrace",
+            Self::Bpftrace(Bpftrace::Installed) => "bpftrace",
+            Self::Bpftrace(Bpftrace::Newest) => "newest-bpftrace",
             Self::Tracer => "tracer",
         }
     }
@@ -129,7 +118,7 @@ impl Tool {
     pub fn is_there(self) -> bool {
         match self {
             Self::Tracefs => host::Tracefs::find_or_mount().is_ok(),
-            Self::Bpftrace => Command::new("bpftrace").arg("--version").output().is_ok(),
+            Self::Bpftrace(which) => which.version().is_some(),
             Self::Tracer => {
                 host::binary("tracer", "TRACER_BIN").is_ok()
                     && Tracer::new(["record", "--help"]).and_then(Tracer::run).is_ok_and(|outcome| {
@@ -151,34 +140,13 @@ impl Tool {
                 oracle.tracing(true)?;
                 Ok(Active::Tracefs(Box::new(oracle)))
             }
-            Self::Bpftrace => Bpftrace::start(&event.bpftrace(predicate)).map(Active::Bpftrace),
+            Self::Bpftrace(which) => which.start(&event.bpftrace(predicate)).map(Active::Bpftrace),
             Self::Tracer => {
                 let record = Tracer::record()?.args(buffer_arguments()).args(["-o", "/dev/null"]);
                 Ok(Active::Tracer(record.event(event.name, Some(filter)).start()?))
             }
         }
     }
-}
-
-/// Waits until bpftrace has attached its probe. Its output announces the attachment too early. After the attachment
-/// it has a perf event for the probe, in addition to one per CPU for its output.
-pub(crate) fn attached(pid: u32) -> Result<()> {
-    let outputs = host::last_cpu()? + 1;
-    let deadline = Instant::now() + BPFTRACE_ATTACHES;
-    while Instant::now() < deadline {
-        let events = std::fs::read_dir(format!("/proc/{pid}/fd"))
-            .context("bpftrace ended")?
-            .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
-            .filter(|target| target.to_string_lossy().contains("[perf_event]"))
-            .count();
-        if events > outputs {
-            // Setting the program and enabling the event follow immediately.
-            std::thread::sleep(Duration::from_millis(100));
-            return Ok(());
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    anyhow::bail!("bpftrace does not attach")
 }
 
 /// Interrupts a child as Ctrl-C does and waits for its end; kills it after ten seconds.
@@ -199,66 +167,6 @@ pub(crate) fn buffer_arguments() -> [String; 2] {
     ["--buffer-size-kb".to_owned(), BUFFER_KB.to_string()]
 }
 
-/// `bpftrace` with a script and with buffers of the common size.
-pub(crate) fn bpftrace(script: &str) -> Command {
-    let mut command = Command::new("bpftrace");
-    command
-        .env("BPFTRACE_PERF_RB_PAGES", (BUFFER_KB / 4).to_string())
-        .args(["-B", "line", "-e", script])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    command
-}
-
-impl Bpftrace {
-    pub(crate) fn start(script: &str) -> Result<Self> {
-        let mut child = bpftrace(script).spawn().context("cannot start bpftrace")?;
-        let lost = Arc::new(AtomicU64::new(0));
-        let mut output = BufReader::new(child.stdout.take().context("no output")?);
-        let mut line = String::new();
-        while !line.starts_with("Attaching") {
-            line.clear();
-            if output.read_line(&mut line)? == 0 {
-                let mut why = String::new();
-                if let Some(mut stream) = child.stderr.take() {
-                    stream.read_to_string(&mut why)?;
-                }
-                anyhow::bail!("bpftrace ended: {why}");
-            }
-        }
-        attached(child.id())?;
-        let errors = BufReader::new(child.stderr.take().context("no errors")?);
-        let (first, second) = (Arc::clone(&lost), Arc::clone(&lost));
-        let readers = vec![
-            std::thread::spawn(move || count_lost(output, &first)),
-            std::thread::spawn(move || count_lost(errors, &second)),
-        ];
-        Ok(Self { child, lost, readers })
-    }
-
-    fn stop(mut self) -> Result<u64> {
-        end(&mut self.child)?;
-        for reader in self.readers {
-            let _ = reader.join();
-        }
-        Ok(self.lost.load(Ordering::Relaxed))
-    }
-}
-
-/// Reads a stream to its end and adds up `Lost N events`.
-fn count_lost(mut stream: impl BufRead, lost: &AtomicU64) {
-    let mut line = Vec::new();
-    while stream.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
-        if let Some(rest) = line.strip_prefix(b"Lost ") {
-            let text = String::from_utf8_lossy(rest);
-            let n = text.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(1);
-            lost.fetch_add(n, Ordering::Relaxed);
-        }
-        line.clear();
-    }
-}
-
 /// Removes a trigger of the kernel's tracefs.
 fn remove(oracle: &Oracle, file: &str, line: &str) -> Result<()> {
     let removed = mirror::write(oracle.dir(), file, format!("!{line}").as_bytes(), true);
@@ -274,7 +182,7 @@ impl Active {
             | Self::Counted(..)
             | Self::Consumed { .. }
             | Self::Empty(_) => None,
-            Self::Bpftrace(bpftrace) => Some(bpftrace.child.id()),
+            Self::Bpftrace(bpftrace) => Some(bpftrace.pid()),
             Self::Tracer(running) | Self::Hist(running) => Some(running.pid()),
             Self::Mirror(mounted, _) | Self::MirrorHist(mounted) => Some(mounted.pid()),
         }

@@ -12,7 +12,7 @@ Measures tracer against the kernel's own tracefs and bpftrace, and prints markdo
 usage: tracer-bench [options]
 
   --rounds N     rounds of every measurement (default 9)
-  --tools LIST   of tracefs,bpftrace,tracer (default: all that are there)
+  --tools LIST   of tracefs,bpftrace,newest-bpftrace,tracer (default: all that are there)
   --only LIST    of cost,untraced,consumers,probes,functions,events,first,unread,throughput,all,
                  delays,parts
                  (default: all of these)
@@ -24,7 +24,8 @@ usage: tracer-bench [options]
   --write FILE   write the page with the tables; it keeps those of its tables that this run does not replace. Not
                  with --rows, because a table is of one run
 
-`tracer` is looked for beside this binary, or where TRACER_BIN says. Needs root.
+`tracer` is looked for beside this binary, or where TRACER_BIN says. The command of the newest bpftrace is in
+BPFTRACE_NEWEST, one word a line. Needs root.
 ";
 
 fn main() -> ExitCode {

@@ -1,15 +1,13 @@
 //! The source of QEMU: the machine's own, or Debian's packages unpacked into the cache.
 //!
-//! The packages are unpacked because an installation of QEMU would remove a newer `qemu-utils`. The unpacked program
-//! includes its libraries and their loader, so it depends only on the machine's kernel.
+//! The packages are unpacked because an installation of QEMU would remove a newer `qemu-utils`.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
-use super::cache;
-use super::packages::{self, Archive};
+use super::packages::Archive;
+use super::unpacked::Unpacked;
 use crate::arch::Arch;
 use crate::host;
 
@@ -31,46 +29,11 @@ fn unpacked(arch: Arch, program: &str) -> Result<Command> {
         Arch::X86_64 => "qemu-system-x86",
         Arch::Aarch64 => "qemu-system-arm",
     };
-    let root = cache::entry(package, |dir| {
-        if host::which("apt-get").is_none() || host::which("dpkg-deb").is_none() {
-            bail!("{program} is not here, and this is not Debian: install QEMU");
-        }
-        host::step(format!("Fetching QEMU ({})", arch.name()));
-        fetch(package, dir)
-    })?;
-    let libraries = library_dir(&root)?;
-    let loader = match Arch::host()? {
-        Arch::X86_64 => libraries.join("ld-linux-x86-64.so.2"),
-        Arch::Aarch64 => libraries.join("ld-linux-aarch64.so.1"),
-    };
-    let mut command = Command::new(loader);
-    command.arg("--library-path").arg(&libraries).arg(root.join("usr/bin").join(program));
-    for dir in FIRMWARE.map(|dir| root.join(dir)).iter().filter(|dir| dir.is_dir()) {
+    let packages = Unpacked::get(package, package, Archive::Host)?;
+    let mut command = packages.command(program)?;
+    for dir in FIRMWARE.map(|dir| packages.root.join(dir)).iter().filter(|dir| dir.is_dir()) {
         command.arg("-L").arg(dir);
     }
-    command.env("QEMU_MODULE_DIR", libraries.join("qemu"));
+    command.env("QEMU_MODULE_DIR", packages.libraries()?.join("qemu"));
     Ok(command)
-}
-
-/// The directory of the unpacked libraries, such as `usr/lib/x86_64-linux-gnu`.
-fn library_dir(root: &Path) -> Result<PathBuf> {
-    let dir = root.join("usr/lib").join(format!("{}-linux-gnu", Arch::host()?.name()));
-    if !dir.is_dir() {
-        bail!("the unpacked QEMU has no {}", dir.display());
-    }
-    Ok(dir)
-}
-
-fn fetch(package: &str, dir: &Path) -> Result<()> {
-    let downloads = dir.join("packages");
-    std::fs::create_dir_all(&downloads)?;
-    for name in ["lib", "lib64"] {
-        std::fs::create_dir_all(dir.join("usr").join(name))?;
-        std::os::unix::fs::symlink(format!("usr/{name}"), dir.join(name))?;
-    }
-    for file in Archive::Host.download(&[package], Arch::host()?, true, &downloads)? {
-        packages::unpack(&file, dir)?;
-    }
-    std::fs::remove_dir_all(&downloads)?;
-    Ok(())
 }

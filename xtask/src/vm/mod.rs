@@ -15,9 +15,11 @@ mod qemu;
 mod root;
 pub(crate) mod samples;
 mod tsc;
+mod unpacked;
 
 pub(crate) use cache::{dir as cache_dir, entry as cache_entry};
 pub(crate) use kernel::cached as cached_kernel;
+pub(crate) use unpacked::newest_bpftrace;
 
 use std::fs;
 use std::io::Write as _;

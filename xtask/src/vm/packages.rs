@@ -76,7 +76,21 @@ impl Archive {
     /// Whether there is a package, according to the lists that are here.
     pub(super) fn has(self, package: &str, arch: Arch) -> bool {
         let policy = || host::output(self.tool("apt-cache", arch)?.args(["policy", package]));
-        policy().is_ok_and(|text| text.contains("Candidate: ") && !text.contains("Candidate: (none)"))
+        policy().is_ok_and(|text| candidate(&text).is_some())
+    }
+
+    /// The version of a package, according to the lists that are here. Fetches the lists if they lack the package.
+    pub(super) fn version(self, package: &str, arch: Arch) -> Result<String> {
+        let ask = || -> Result<Option<String>> {
+            let text = host::output(self.tool("apt-cache", arch)?.args(["policy", package]))?;
+            Ok(candidate(&text))
+        };
+        // Without lists there is no file that says where they come from.
+        if let Ok(Some(version)) = ask() {
+            return Ok(version);
+        }
+        self.update_lists()?;
+        ask()?.ok_or_else(|| anyhow!("the archive has no {package}"))
     }
 
     /// A command of apt for an empty machine of this architecture.
@@ -148,6 +162,12 @@ impl Archive {
     }
 }
 
+/// The version that `apt-cache policy` would install.
+fn candidate(policy: &str) -> Option<String> {
+    let candidate = policy.lines().find_map(|line| line.trim().strip_prefix("Candidate: "))?;
+    (candidate != "(none)").then(|| candidate.to_owned())
+}
+
 /// Directory of a suite's package lists.
 fn lists_of(suite: &str) -> Result<PathBuf> {
     Ok(cache::dir()?.join("apt").join(suite))
@@ -211,6 +231,13 @@ pub(super) fn unpack(package: &Path, dir: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_policy_has_a_version() {
+        let policy = "bpftrace:\n  Installed: (none)\n  Candidate: 0.27.1-1\n  Version table:\n";
+        assert_eq!(candidate(policy).as_deref(), Some("0.27.1-1"));
+        assert_eq!(candidate("x:\n  Installed: (none)\n  Candidate: (none)\n"), None);
+    }
 
     #[test]
     fn a_suite_comes_from_the_configured_server() {

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use crate::bench::plan::Plan;
 use crate::bench::raw::{At, RawData};
 use crate::bench::statistics::median;
-use crate::bench::tool::{Tool, bpftrace, buffer_arguments, end};
+use crate::bench::tool::{Tool, buffer_arguments, end};
 use crate::bench::victim::{Kind, Victim};
 use crate::host;
 use crate::oracle::Oracle;
@@ -64,11 +64,11 @@ fn once(tool: Tool, pid: u32) -> Result<f64> {
             BufReader::new(pipe).read_line(&mut line)?;
             Ok(millis(start))
         }
-        Tool::Bpftrace => {
+        Tool::Bpftrace(which) => {
             let script =
                 format!("tracepoint:{EVENT} /tid == {pid}/ {{ printf(\"hit %d\\n\", args->__syscall_nr); }}");
             let start = Instant::now();
-            let child = bpftrace(&script).stderr(Stdio::null()).spawn().context("bpftrace")?;
+            let child = which.command(&script)?.stderr(Stdio::null()).spawn().context("bpftrace")?;
             until(child, start, |line| line.starts_with("hit"))
         }
         Tool::Tracer => {

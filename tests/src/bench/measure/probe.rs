@@ -7,13 +7,14 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use tracer_user::event::program;
 
+use crate::bench::bpftrace::Bpftrace;
 use crate::bench::kernel_event::{EVENT, KernelEvent};
 use crate::bench::plan::Plan;
 use crate::bench::raw::RawData;
 use crate::bench::sampling::{Competitor, Start, fastest, measure};
 use crate::bench::statistics::{ratio, spread};
-use crate::bench::tool::{Active, BUFFER_KB, Bpftrace, Tool, buffer_arguments, mirror_hist};
-use crate::bench::victim::{Kind, long_nop, nop, probed};
+use crate::bench::tool::{Active, BUFFER_KB, Tool, buffer_arguments, mirror_hist};
+use crate::bench::victim::{Kind, Victim, long_nop, nop, probed};
 use crate::host::Tracefs;
 use crate::mirror;
 use crate::oracle::Oracle;
@@ -72,9 +73,16 @@ pub(crate) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
     let mut table = format!(
         "\n### {TITLE}\n\nNanoseconds over the untraced call (median of the rounds, smallest and largest in \
          parentheses), and ratios of the\nmedians. Histograms count all that happens on the \
-         machine.\n\n| probe | untraced | tracefs | bpftrace | tracer | to tracefs | to bpftrace |\n\
-         |---|---:|---:|---:|---:|---:|---:|\n",
+         machine.\n\n| probe | untraced |",
     );
+    let others: Vec<Tool> = plan.tools.iter().copied().filter(|tool| *tool != Tool::Tracer).collect();
+    for tool in &plan.tools {
+        let _ = write!(table, " {} |", tool.name());
+    }
+    for other in &others {
+        let _ = write!(table, " to {} |", other.name());
+    }
+    let _ = writeln!(table, "\n|---|---:|{}", "---:|".repeat(plan.tools.len() + others.len()));
     let root = Tracefs::find_or_mount()?.root().to_owned();
     for row in rows(&root)?.into_iter().filter(|row| row.what.contains(&plan.rows)) {
         let (what, kind) = (row.what, row.kind);
@@ -90,14 +98,14 @@ pub(crate) fn run(plan: &Plan, raw: &mut RawData) -> Result<String> {
             Some(cells[at].added(base))
         };
         let _ = write!(table, "| {what} | {base:.0} |");
-        for tool in [Tool::Tracefs, Tool::Bpftrace, Tool::Tracer] {
-            let _ = match added(tool) {
+        for tool in &plan.tools {
+            let _ = match added(*tool) {
                 Some(added) => write!(table, " {} |", spread(&added)),
                 None => write!(table, " |"),
             };
         }
-        for other in [Tool::Tracefs, Tool::Bpftrace] {
-            let _ = match (added(Tool::Tracer), added(other)) {
+        for other in &others {
+            let _ = match (added(Tool::Tracer), added(*other)) {
                 (Some(ours), Some(theirs)) => write!(table, " {} |", ratio(&ours, &theirs)),
                 _ => write!(table, " |"),
             };
@@ -123,8 +131,12 @@ impl Row {
                 }),
             ));
         }
-        if let Some(script) = bpftrace.filter(|_| Tool::Bpftrace.is_there()) {
-            all.push((Tool::Bpftrace, Box::new(move |_| Bpftrace::start(&script).map(Active::Bpftrace))));
+        if let Some(script) = bpftrace {
+            for which in [Bpftrace::Installed, Bpftrace::Newest] {
+                let script = script.clone();
+                let start = Box::new(move |_: &Victim| which.start(&script).map(Active::Bpftrace));
+                all.push((Tool::Bpftrace(which), start));
+            }
         }
         all.push((
             Tool::Tracer,

@@ -6,17 +6,18 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Read;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal};
 
+use crate::bench::bpftrace::AttachedBpftrace;
 use crate::bench::plan::Plan;
 use crate::bench::process::{cpu_of, own_cpu};
 use crate::bench::raw::{At, RawData};
 use crate::bench::statistics::median;
-use crate::bench::tool::{Active, Tool, attached, bpftrace, buffer_arguments, end, mirror};
+use crate::bench::tool::{Active, Tool, buffer_arguments, end, mirror};
 use crate::bench::tracepoint::{EVENTS, Event};
 use crate::bench::victim::Victim;
 use crate::host;
@@ -133,11 +134,11 @@ fn once(tool: Tool, event: &Event) -> Result<Sample> {
             let (seconds, cpu) = (start.elapsed().as_secs_f64(), own_cpu() - before);
             Ok(Sample { lines, seconds, cpu, memory: None })
         }
-        Tool::Bpftrace => {
-            let mut child = bpftrace(&event.bpftrace(&predicate)).stderr(Stdio::null()).spawn()?;
-            let mut output = child.stdout.take().context("no output")?;
-            output.read_exact(&mut [0_u8; 12])?;
-            attached(child.id())?;
+        Tool::Bpftrace(which) => {
+            let AttachedBpftrace { child, output, mut errors } =
+                which.attached(&event.bpftrace(&predicate))?;
+            // It ends with the child.
+            std::thread::spawn(move || std::io::copy(&mut errors, &mut std::io::sink()));
             drained(child, output, &mut victim, hits)
         }
         Tool::Tracer => {
@@ -179,7 +180,12 @@ fn mirror_once(event: &Event) -> Result<Sample> {
 }
 
 /// Stops the child, fills its buffers, continues it and times it.
-fn drained(mut child: Child, output: ChildStdout, victim: &mut Victim, hits: usize) -> Result<Sample> {
+fn drained(
+    mut child: Child,
+    output: impl Read + Send + 'static,
+    victim: &mut Victim,
+    hits: usize,
+) -> Result<Sample> {
     let pid = Pid::from_child(&child);
     rustix::process::kill_process(pid, Signal::STOP)?;
     victim.calls(hits)?;
