@@ -27,6 +27,7 @@ use crate::{
         asm::{Assembler, Cond, Function, Helper, Insn, MapRef, Reg, Width},
         opt,
     },
+    event::irqs_off,
     kernel::{self, Cast, Change, PreemptGuard, syscalls::Registers},
     sys::bpf::prog::{ProgKind, Purpose},
 };
@@ -161,10 +162,40 @@ impl Context {
         }
     }
 
-    /// How programs at a hook disable preemption. `None` where they need not, or cannot. Since 6.13 the kernel may give a
-    /// program one stack for each CPU, and at these hooks it runs the program for a thread that preempts it.
+    /// How programs at a hook disable preemption. `None` where they need not, or cannot. At a uprobe the kernel runs a
+    /// program for a thread that preempts it, and since 6.13 it may give the program one stack for each CPU. Elsewhere it
+    /// skips the program then.
     pub(super) fn guard(&self, point: &AttachPoint) -> Option<PreemptGuard> {
-        self.guard.filter(|_| point.nests())
+        let guard = self.guard?;
+        match point {
+            AttachPoint::Uprobe(_) | AttachPoint::Uretprobe(_) => Some(guard),
+            AttachPoint::CallTracepoint(_) => guard.of_calls(),
+            AttachPoint::RawTracepoint(name) if irqs_off::holds_at_tracepoint(name) => None,
+            AttachPoint::RawTracepoint(_)
+            | AttachPoint::SysEnter(_)
+            | AttachPoint::SysEnterAlone(_)
+            | AttachPoint::SysExit(_)
+            | AttachPoint::Fentry(_)
+            | AttachPoint::Fexit(_)
+            | AttachPoint::SharedExit(_) => guard.of_skipped(),
+            AttachPoint::Tracepoint(_)
+            | AttachPoint::Kprobe(_)
+            | AttachPoint::Kretprobe(_)
+            | AttachPoint::KprobeMulti { .. }
+            | AttachPoint::Shared { .. }
+            | AttachPoint::Inject
+            | AttachPoint::Emitted => None,
+        }
+    }
+
+    /// The amount that the program around an emission adds to the preempt count, with the amount of its hook. The hook
+    /// is a perf tracepoint, or a raw one whose program has a guard where the kernel does not disable preemption. At
+    /// events with interrupts off it has none.
+    pub(super) fn emission_bias(&self, irqs_off: bool) -> u32 {
+        match &self.preempt {
+            Preempt::PerCpu { bias, .. } | Preempt::Task { bias, .. } if irqs_off => bias.raw,
+            _ => self.tracepoint_bias(),
+        }
     }
 
     /// The program for a hook with preemption disabled while it runs, if it is to be.
@@ -225,8 +256,14 @@ pub fn locate_preempt(
     };
     let locate: Vec<u8> = [thread, distance, in_task].iter().flat_map(|word| word.to_ne_bytes()).collect();
     let found_map = |map: &str| (map == FOUND).then(|| found.as_fd());
-    let program =
-        object::load_plain(ProgKind::Tracepoint, "locate_context", &[("LOCATE", &locate)], None, found_map)?;
+    let program = object::load_plain(
+        ProgKind::Tracepoint,
+        "locate_context",
+        &[("LOCATE", &locate)],
+        None,
+        None,
+        found_map,
+    )?;
     let link = tracepoint::attach(&program, wait_id)?;
     match place {
         PreemptLocation::BehindRegs(_) => on_cpus(0..cpus, wait_for_nobody)?,

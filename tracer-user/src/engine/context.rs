@@ -47,10 +47,9 @@ fn pages(registers: Registers) -> Option<Arc<CallPages>> {
         .map(Arc::new)
 }
 
-/// How programs at uprobes and at perf tracepoints of system calls disable preemption. `None` where the kernel refuses such programs.
-fn guard(facts: &Facts) -> Option<PreemptGuard> {
-    let guard = PreemptGuard::find(facts.btf()?).ok().flatten()?;
-    guard.is_taken().is_ok().then_some(guard)
+/// How programs disable preemption. `None` where the kernel refuses such programs.
+pub(super) fn guard(facts: &Facts) -> Option<PreemptGuard> {
+    PreemptGuard::find(facts.btf()?).ok().flatten()?.taken().ok()
 }
 
 fn preempt(facts: &Facts) -> Preempt {

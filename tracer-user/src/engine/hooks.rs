@@ -4,10 +4,7 @@
 //! for the event exists. A plan of the table must have produced the kernel's own records on the running kernel; a
 //! derived plan follows from the kernel's instructions. Otherwise the perf tracepoint is used.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, LazyLock},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use super::{
     facts::Facts,
@@ -16,7 +13,7 @@ use super::{
 };
 use crate::{
     attach::{AttachPoint, Session},
-    event::{Format, FormatError, dynamic::Target},
+    event::{Format, FormatError, dynamic::Target, irqs_off},
     kernel::{self, syscalls::Registers},
     lang::define::Probe,
     plan::{
@@ -235,66 +232,9 @@ pub fn other(format: &Format, context: &ProgramContext) -> Option<Other> {
     }
 }
 
-/// Events that always happen with interrupts off. BPF cannot see this state. They are events of the scheduler under
-/// the lock of a run queue or task (kernel/sched/core.c), events of timers and work queues under the lock of their
-/// base or pool, soft interrupts that are raised, calls from other CPUs, and page faults on x86, whose entry disables
-/// interrupts.
-const LOCKED: &[(&str, &str)] = &[
-    ("sched", "sched_switch"),
-    ("sched", "sched_waking"),
-    ("sched", "sched_wakeup"),
-    ("sched", "sched_wakeup_new"),
-    ("sched", "sched_migrate_task"),
-    ("sched", "sched_stat_runtime"),
-    ("timer", "timer_start"),
-    ("timer", "timer_cancel"),
-    ("timer", "hrtimer_start"),
-    ("timer", "hrtimer_cancel"),
-    ("workqueue", "workqueue_queue_work"),
-    ("workqueue", "workqueue_activate_work"),
-    ("irq", "softirq_raise"),
-    ("csd", "csd_function_entry"),
-    ("csd", "csd_function_exit"),
-    #[cfg(target_arch = "x86_64")]
-    ("exceptions", "page_fault_user"),
-    #[cfg(target_arch = "x86_64")]
-    ("exceptions", "page_fault_kernel"),
-];
-
-/// Events that happen with interrupts off except in a real-time kernel, where their locks leave interrupts on: locks
-/// of signals, of a mapping's pages, of the lists of pages, and of per-CPU memory.
-const SPINNING: &[(&str, &str)] = &[
-    ("signal", "signal_generate"),
-    ("signal", "signal_deliver"),
-    ("timer", "itimer_state"),
-    ("filemap", "mm_filemap_delete_from_page_cache"),
-    ("writeback", "writeback_dirty_folio"),
-    ("writeback", "track_foreign_dirty"),
-    ("writeback", "sb_mark_inode_writeback"),
-    ("pagemap", "mm_lru_insertion"),
-    ("pagemap", "mm_lru_activate"),
-    ("percpu", "percpu_free_percpu"),
-];
-
-/// Whether an event always happens with interrupts off.
-pub fn irqs_off(format: &Format) -> bool {
-    is_locked(|(system, name)| *system == format.system && *name == format.name)
-}
-
 /// Whether a dynamic event always happens with interrupts off.
 pub fn probe_irqs_off(probe: &Probe) -> bool {
-    matches!(&probe.event.target, Target::Tracepoint { name } if is_locked(|(_, locked)| locked == name))
-}
-
-fn is_locked(is: impl Fn(&(&'static str, &'static str)) -> bool) -> bool {
-    LOCKED.iter().any(&is) || (SPINNING.iter().any(&is) && !is_real_time())
-}
-
-/// Whether this kernel's spin locks leave interrupts on.
-fn is_real_time() -> bool {
-    static REAL_TIME: LazyLock<bool> =
-        LazyLock::new(|| rustix::system::uname().version().to_string_lossy().contains("PREEMPT_RT"));
-    *REAL_TIME
+    matches!(&probe.event.target, Target::Tracepoint { name } if irqs_off::holds_at_tracepoint(name))
 }
 
 /// Attaches the entry of a lone system call directly, without a dispatcher.

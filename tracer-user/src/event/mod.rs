@@ -8,6 +8,7 @@ pub mod dynamic;
 mod field;
 mod format;
 mod ids;
+pub mod irqs_off;
 pub mod program;
 pub mod synthetic;
 pub mod user;

@@ -34,7 +34,7 @@ pub use cast::Cast;
 pub use error::Error;
 pub use features::filter_parser;
 pub use later_files::LaterFiles;
-pub use preempt_guard::PreemptGuard;
+pub use preempt_guard::{InterruptGuard, PreemptGuard};
 pub use preemption::preemption;
 pub use probe_units::ProbeUnit;
 pub use proc::ThreadStatus;

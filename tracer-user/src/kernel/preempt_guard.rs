@@ -1,7 +1,7 @@
 //! Whether programs can disable preemption: the kernel functions `bpf_preempt_disable` and `bpf_preempt_enable` (6.10,
 //! fc7566ad0a82).
 
-use super::{Btf, Error};
+use super::{Btf, Change, Error, version};
 use crate::sys::bpf::prog::{Prog, ProgKind, insn};
 
 /// The functions with which programs disable preemption and enable it again.
@@ -11,29 +11,69 @@ pub struct PreemptGuard {
     pub disable: u32,
     /// BTF id of `bpf_preempt_enable`.
     pub enable: u32,
+    /// Functions that keep the second call from rescheduling.
+    pub interrupts: Option<InterruptGuard>,
+}
+
+/// The functions with which programs disable interrupts and restore their state: `bpf_local_irq_save` and
+/// `bpf_local_irq_restore` (6.14).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InterruptGuard {
+    /// BTF id of `bpf_local_irq_save`.
+    pub save: u32,
+    /// BTF id of `bpf_local_irq_restore`.
+    pub restore: u32,
 }
 
 impl PreemptGuard {
-    /// Finds the functions in BTF; None if one is missing.
+    /// Finds the functions in BTF; None if one that disables preemption is missing.
     pub(crate) fn find(btf: &Btf) -> Result<Option<Self>, Error> {
-        let (disable, enable) =
-            (btf.function_id("bpf_preempt_disable")?, btf.function_id("bpf_preempt_enable")?);
-        Ok(disable.zip(enable).map(|(disable, enable)| Self { disable, enable }))
+        let both = |first, second| Ok(btf.function_id(first)?.zip(btf.function_id(second)?));
+        let interrupts = both("bpf_local_irq_save", "bpf_local_irq_restore")?;
+        let interrupts = interrupts.map(|(save, restore)| InterruptGuard { save, restore });
+        let preemption = both("bpf_preempt_disable", "bpf_preempt_enable")?;
+        Ok(preemption.map(|(disable, enable)| Self { disable, enable, interrupts }))
     }
 
-    /// Whether this kernel loads programs that call the functions, of the types that may be run for a thread that
-    /// preempts them: kprobe for uprobes, and tracepoint for system calls.
-    pub(crate) fn is_taken(self) -> Result<(), rustix::io::Errno> {
-        // call; call; r0 = 0; exit
-        let insns = [
-            insn(0x85, 0, 2, 0, self.disable.cast_signed()),
-            insn(0x85, 0, 2, 0, self.enable.cast_signed()),
-            insn(0xb7, 0, 0, 0, 0),
-            insn(0x95, 0, 0, 0, 0),
-        ];
-        [ProgKind::Kprobe, ProgKind::Tracepoint].into_iter().try_for_each(|kind| {
-            Prog::load(kind, insns.as_flattened(), "trial").map(drop).map_err(|error| error.errno)
+    /// The functions that this kernel lets programs call: none, those for preemption, or all. Tried are the types of
+    /// programs that may be preempted: kprobe for uprobes, tracepoint for system calls, and raw tracepoint.
+    ///
+    /// # Errors
+    /// The kernel's, if it refuses a program for a uprobe or a system call.
+    pub(crate) fn taken(self) -> Result<Self, rustix::io::Errno> {
+        let all = [ProgKind::Kprobe, ProgKind::Tracepoint, ProgKind::RawTracepoint];
+        if self.interrupts.is_some() && self.is_taken(&all).is_ok() {
+            return Ok(self);
+        }
+        let plain = Self { interrupts: None, ..self };
+        plain.is_taken(&[ProgKind::Kprobe, ProgKind::Tracepoint]).map(|()| plain)
+    }
+
+    /// Whether programs of these types that call the functions are loaded.
+    fn is_taken(self, kinds: &[ProgKind]) -> Result<(), rustix::io::Errno> {
+        // call; [r1 = r10; r1 -= 8; call;] call; [r1 = r10; r1 -= 8; call;] r0 = 0; exit
+        let call = |function: u32| insn(0x85, 0, 2, 0, function.cast_signed());
+        let with_slot = |function: u32| [insn(0xbf, 1, 10, 0, 0), insn(0x07, 1, 0, 0, -8), call(function)];
+        let mut insns = vec![call(self.disable)];
+        insns.extend(self.interrupts.into_iter().flat_map(|interrupts| with_slot(interrupts.save)));
+        insns.push(call(self.enable));
+        insns.extend(self.interrupts.into_iter().flat_map(|interrupts| with_slot(interrupts.restore)));
+        insns.extend([insn(0xb7, 0, 0, 0, 0), insn(0x95, 0, 0, 0, 0)]);
+        kinds.iter().try_for_each(|kind| {
+            Prog::load(*kind, insns.as_flattened(), "trial").map(drop).map_err(|error| error.errno)
         })
+    }
+
+    /// The guard of programs at raw tracepoints and at functions, which the kernel skips for a thread that preempts
+    /// them. `None` where it preempts none, or would reschedule inside the program.
+    pub(crate) fn of_skipped(self) -> Option<Self> {
+        let is_preempted = Change::PreemptibleTracepoints.is_in(version());
+        (is_preempted && self.interrupts.is_some()).then_some(self)
+    }
+
+    /// The guard of programs at the perf tracepoints of system calls. `None` where the kernel disables preemption.
+    pub(crate) fn of_calls(self) -> Option<Self> {
+        Change::PreemptibleCalls.is_in(version()).then_some(self)
     }
 }
 
@@ -51,13 +91,18 @@ mod tests {
             println!("skipped: preempt_guard: no bpf_preempt_disable");
             return;
         };
-        match guard.is_taken() {
-            Ok(()) => {}
+        match guard.taken() {
+            Ok(taken) => {
+                // The kernel refuses a program that ends without preemption or interrupts, so the trial can fail.
+                let open = PreemptGuard { enable: guard.disable, ..guard };
+                assert!(open.taken().is_err());
+                let Some(interrupts) = taken.interrupts else { return };
+                let open = InterruptGuard { restore: interrupts.save, ..interrupts };
+                let open = PreemptGuard { interrupts: Some(open), ..guard };
+                assert_eq!(open.taken(), Ok(PreemptGuard { interrupts: None, ..guard }));
+            }
             Err(rustix::io::Errno::PERM) => println!("skipped: cap_bpf: not privileged"),
             Err(error) => panic!("{guard:?}: {error}"),
         }
-        // The kernel refuses a program that ends without preemption, so the trial can fail.
-        let open = PreemptGuard { enable: guard.disable, ..guard };
-        assert!(open.is_taken().is_err());
     }
 }

@@ -37,6 +37,8 @@ pub enum Change {
     JumpsToTrampolines,
     /// Programs at raw tracepoints may be preempted.
     PreemptibleTracepoints,
+    /// Programs at perf tracepoints of system calls may be preempted.
+    PreemptibleCalls,
     /// Definitions have errors of their own for functions that cannot be probed.
     RegistrationErrors,
     /// Print formats of synthetic events separate fields by blanks.
@@ -48,7 +50,7 @@ pub enum Change {
 impl Change {
     /// All changes, by version.
     #[cfg(test)]
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::UnsignedChars,
         Self::LoggedTriggerFilters,
         Self::FunctionAtReturn,
@@ -60,6 +62,7 @@ impl Change {
         Self::PrefixesInCalls,
         Self::JumpsToTrampolines,
         Self::PreemptibleTracepoints,
+        Self::PreemptibleCalls,
         Self::RegistrationErrors,
         Self::BlanksInFormats,
         Self::BytesOfTexts,
@@ -79,9 +82,10 @@ impl Change {
             Self::PrefixesInCalls => ((6, 18), "in 6.18, not in 6.12"),
             Self::JumpsToTrampolines => ((6, 19), "25e4e3565d45"),
             Self::PreemptibleTracepoints => ((7, 0), "a46023d5616e"),
-            Self::RegistrationErrors | Self::BlanksInFormats | Self::BytesOfTexts => {
-                ((7, 2), "in 7.2, not in 6.18")
-            }
+            Self::PreemptibleCalls
+            | Self::RegistrationErrors
+            | Self::BlanksInFormats
+            | Self::BytesOfTexts => ((7, 2), "in 7.2, not in 6.18"),
         }
     }
 

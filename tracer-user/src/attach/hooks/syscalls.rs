@@ -120,7 +120,7 @@ impl Dispatcher {
         let offset = number_offset.to_ne_bytes();
         let maps = |map: &str| (map == SYSCALLS).then(|| array.as_fd());
         let constants: [(&str, &[u8]); 1] = [("NUMBER_OFFSET", &offset)];
-        let program = object::load_plain(ProgKind::RawTracepoint, name, &constants, cast, maps)?;
+        let program = object::load_plain(ProgKind::RawTracepoint, name, &constants, cast, None, maps)?;
         let program = Arc::new(program);
         let hooked = (link.attach)(&program, name)?;
         Ok(Self { array: Arc::new(array), _program: program, hooked })

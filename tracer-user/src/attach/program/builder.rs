@@ -189,6 +189,9 @@ impl ProgramBuilder<'_> {
             fixed.bits |= params::SEES_RECORD;
         }
         self.context.apply(&mut fixed, request.point);
+        if *request.point == AttachPoint::Emitted {
+            fixed.preempt_bias = self.context.emission_bias(request.irqs_off);
+        }
         if matches!(request.context, ProgramContext::Probe(_)) && self.context.tracepoint_bias() > 0 {
             fixed.preempt_bias = self.context.tracepoint_bias().wrapping_sub(request.point.kernels_depth());
         }

@@ -24,7 +24,7 @@ use crate::{
         opt::{self, Frozen, Known},
     },
     event::Format,
-    kernel::Cast,
+    kernel::{Cast, PreemptGuard},
     plan::{filter::Filter, source::ProgramContext, trigger::Trigger},
     sys::bpf::{
         map::{Map, MapKind, MapSpec, flag},
@@ -148,16 +148,19 @@ pub(super) fn linked(functions: &[Function]) -> Result<Vec<u8>, Cause> {
     link::link(TEMPLATES, functions).map_err(|error| Cause::Link(error.to_string()))
 }
 
-/// Loads a template that calls no generated function.
+/// Loads a template that calls no generated function, with preemption disabled while it runs if there is a `guard`.
 pub(crate) fn load_plain<'a>(
     kind: ProgKind,
     template: &str,
     constants: &[(&str, &[u8])],
     cast: Option<Cast>,
+    guard: Option<PreemptGuard>,
     map: impl Fn(&str) -> Option<BorrowedFd<'a>>,
 ) -> Result<Prog, Cause> {
     let image = finish(&linked(&Functions::stubs())?, template, constants, &[SWITCHES], cast, map)?;
-    load::load(kind, Purpose::Any, &image.insns, template)
+    // A template that cannot be guarded misses the hits of threads that preempt it.
+    let guarded = guard.and_then(|guard| opt::guarded(&image.insns, guard));
+    load::load(kind, Purpose::Any, guarded.as_ref().unwrap_or(&image.insns), template)
 }
 
 /// Resolves everything in a linked ELF and returns the instructions of one of its programs.

@@ -171,7 +171,7 @@ impl Session {
     /// # Errors
     /// When the kernel refuses the programs.
     pub fn follow(&mut self, task_pid: u32) -> Result<(), AttachError> {
-        let follow = Follow::new(self.maps.threads(), task_pid, self.context.cast)
+        let follow = Follow::new(self.maps.threads(), task_pid, &self.context)
             .map_err(|cause| AttachError::new("following tasks", cause))?;
         self.follow = Some(follow);
         Ok(())

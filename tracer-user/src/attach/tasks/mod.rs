@@ -9,7 +9,7 @@ use tracer_abi::{TASK_RING, TASKS, TASKS_LOST, TaskEvent};
 
 use super::{Cause, maps};
 use crate::{
-    kernel::Cast,
+    kernel::PreemptGuard,
     sys::bpf::{
         map::{Map, MapKind},
         prog::Prog,
@@ -52,7 +52,7 @@ impl Tasks {
     ///
     /// # Errors
     /// When the kernel refuses maps or programs.
-    pub fn follow(offsets: TaskOffsets, cast: Option<Cast>) -> Result<Self, Cause> {
+    pub fn follow(offsets: TaskOffsets, guard: Option<PreemptGuard>) -> Result<Self, Cause> {
         let table = maps::create(&maps::spec(MapKind::Hash, 8, ENTRIES, "tracer_tasks"))?;
         let ring = maps::ring_buffer(RING_BYTES, "tracer_births")?;
         table.update(&TASKS_LOST.to_ne_bytes(), &[0; 8]).map_err(|errno| Cause::Map("hash", errno))?;
@@ -65,7 +65,7 @@ impl Tasks {
         let (signal, live) = (offsets.signal.to_ne_bytes(), offsets.live.to_ne_bytes());
         let constants: [(&str, &[u8]); 4] =
             [("TASKS_TGID", &tgid), ("TASKS_MM", &mm), ("TASKS_SIGNAL", &signal), ("TASKS_LIVE", &live)];
-        let hooks = follow::attach_hook(&templates, &constants, cast, |map| match map {
+        let hooks = follow::attach_hook(&templates, &constants, None, guard, |map| match map {
             TASKS => Some(table.as_fd()),
             TASK_RING => Some(ring.as_fd()),
             _ => None,

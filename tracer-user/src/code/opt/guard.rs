@@ -1,8 +1,13 @@
 //! Disables preemption while a program runs.
 //!
-//! A thread that preempts a program and runs it too uses the same stack, where the kernel gives the program one stack
-//! per CPU. The calls cover all of the program, because it has values on its stack from its first to its last
+//! A thread that preempts a program at a uprobe runs it too, and uses the same stack, where the kernel gives the program
+//! one stack per CPU. The calls cover all of the program, because it has values on its stack from its first to its last
 //! instruction.
+//!
+//! A program at a function or at a raw tracepoint does not run for a thread that preempts it. To enable preemption can
+//! mean to reschedule at once, and the program has not ended then. With interrupts disabled it does not: the kernel
+//! reschedules when it next enables preemption, which is after the program's end. The hits that the kernel still skips
+//! are those in the few instructions before the program's first call and after its last.
 
 use super::program::{Edit, Item, Program};
 use crate::code::asm::{Alu, EXIT, Helper, Insn, Operand, Reg};
@@ -18,19 +23,32 @@ pub fn guarded(insns: &[Insn], guard: PreemptGuard) -> Option<Vec<Insn>> {
         return None;
     }
     let main = program.extent(0);
-    // R6 keeps the context during the first call, and the result during the second.
-    let around = |function: u32, kept: Reg| {
-        [
-            Insn::alu(Alu::Mov, Reg::R6, Operand::Reg(kept)),
-            Insn::call_kernel(function),
-            Insn::alu(Alu::Mov, kept, Operand::Reg(Reg::R6)),
-        ]
-        .map(Item::plain)
+    // R6 keeps the context during the first call, and the result during the others.
+    let around = |calls: &[Insn], kept: Reg| -> Vec<Item> {
+        let keep = Insn::alu(Alu::Mov, Reg::R6, Operand::Reg(kept));
+        let take = Insn::alu(Alu::Mov, kept, Operand::Reg(Reg::R6));
+        [keep].iter().chain(calls).chain([&take]).copied().map(Item::plain).collect()
     };
+    // The state of interrupts is in the first slot of the stack, which no program needs at its end.
+    let with_slot = |function: u32| {
+        [
+            Insn::alu(Alu::Mov, Reg::R1, Operand::Reg(Reg::R10)),
+            Insn::alu(Alu::Add, Reg::R1, Operand::Imm(-8)),
+            Insn::call_kernel(function),
+        ]
+    };
+    let mut last = vec![Insn::call_kernel(guard.enable)];
+    if let Some(interrupts) = guard.interrupts {
+        last.splice(0..0, with_slot(interrupts.save));
+        last.extend(with_slot(interrupts.restore));
+    }
     program.edit(|at, item| match (at, item.insn.op) {
-        (0, _) => Edit::Replace(around(guard.disable, Reg::R1).into_iter().chain([*item]).collect()),
+        (0, _) => {
+            let first = around(&[Insn::call_kernel(guard.disable)], Reg::R1);
+            Edit::Replace(first.into_iter().chain([*item]).collect())
+        }
         (_, EXIT) if main.contains(&at) => {
-            Edit::Replace(around(guard.enable, Reg::R0).into_iter().chain([*item]).collect())
+            Edit::Replace(around(&last, Reg::R0).into_iter().chain([*item]).collect())
         }
         _ => Edit::Keep,
     });

@@ -7,7 +7,7 @@ use crate::code::asm::{
     Alu, Assembler, Atomic, CALL, Cond, Function, Helper, LD_IMM64, Label, PSEUDO_CALL, Reg, Width,
 };
 use crate::code::listing;
-use crate::kernel::PreemptGuard;
+use crate::kernel::{InterruptGuard, PreemptGuard};
 
 const CAST: Cast = Cast { function: 77, structure: 88, window: 65 };
 
@@ -411,7 +411,7 @@ proptest! {
     }
 }
 
-const GUARD: PreemptGuard = PreemptGuard { disable: 11, enable: 12 };
+const GUARD: PreemptGuard = PreemptGuard { disable: 11, enable: 12, interrupts: None };
 
 #[test]
 fn preemption_is_disabled_from_the_start_to_every_exit_of_the_main_function() {
@@ -447,6 +447,29 @@ fn preemption_is_disabled_from_the_start_to_every_exit_of_the_main_function() {
        ; function 1
     16  r0 = 7
     17  exit
+    ");
+}
+
+#[test]
+fn a_program_that_a_nested_hit_skips_is_not_rescheduled_before_its_end() {
+    let main = function(|asm| asm.mov(Reg::R0, 7));
+    let interrupts = Some(InterruptGuard { save: 13, restore: 14 });
+    let insns = guarded(&program(vec![main]), PreemptGuard { interrupts, ..GUARD }).unwrap();
+    insta::assert_snapshot!(listing::program(&insns), @r"
+     0  r6 = r1
+     1  call kernel function 11
+     2  r1 = r6
+     3  r0 = 7
+     4  r6 = r0
+     5  r1 = r10
+     6  r1 += -8
+     7  call kernel function 13
+     8  call kernel function 12
+     9  r1 = r10
+    10  r1 += -8
+    11  call kernel function 14
+    12  r0 = r6
+    13  exit
     ");
 }
 

@@ -11,6 +11,7 @@ use crate::{
     engine::{
         client_memory::{ClientMemory, Ticket},
         command::error::{CommandError, ErrorKind},
+        context,
         facts::Facts,
         instances::Instances,
         quota::{Charge, Kind, Quotas},
@@ -269,7 +270,7 @@ impl UserEvents {
             return;
         }
         let Some(offsets) = task_offsets(facts) else { return };
-        match Tasks::follow(offsets, None) {
+        match Tasks::follow(offsets, context::guard(facts)) {
             Ok(tasks) => {
                 self.spaces.follow = Some(tasks);
                 self.new_ring = true;

@@ -122,8 +122,8 @@ pub(super) fn features(privileges: &Privileges) -> Vec<Feature> {
     );
     push(
         "preempt_guard",
-        "hits of uprobes that no other thread interrupts",
-        "bpf_preempt_disable, 6.10 (fc7566ad0a82)",
+        "hits that no other thread interrupts",
+        "bpf_preempt_disable, 6.10 (fc7566ad0a82), and bpf_local_irq_save, 6.14",
         answer(preempt_guard(privileges)),
     );
     push(
@@ -218,7 +218,7 @@ fn sleepable_calls(privileges: &Privileges) -> Result<(), Answer> {
 fn preempt_guard(privileges: &Privileges) -> Result<(), Answer> {
     let guard = PreemptGuard::find(&types()?).map_err(|error| unknown(&error))?;
     let guard = guard.ok_or_else(|| Answer::no("this kernel's BTF has no bpf_preempt_disable"))?;
-    guard.is_taken().map_err(|errno| refusal(errno, privileges))
+    guard.taken().map(drop).map_err(|errno| refusal(errno, privileges))
 }
 
 /// A tracing program for a function that does nothing.

@@ -6,7 +6,7 @@
 use crate::{
     attach::{AttachPoint, HitActions, Request, Threads},
     engine::hooks,
-    event::Format,
+    event::{Format, irqs_off},
     plan::{filter::Filter, source::ProgramContext, trigger::Trigger},
 };
 
@@ -47,7 +47,7 @@ impl<'a> EventConfig<'a> {
             context,
             point,
             filter: filter.as_ref(),
-            irqs_off: hooks::irqs_off(self.format),
+            irqs_off: irqs_off::holds_at_event(self.format),
             kind: self.format.id,
             threads: Threads::Traced,
             other: hooks::other(self.format, context),
