@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::facts::Facts;
 use crate::{
     attach::{self, CallPages, Context, CountLayout, Preempt, PreemptLocation, TaskIds},
-    kernel::{Cast, PreemptGuard, syscalls::Registers},
+    kernel::{Cast, syscalls::Registers},
     sys::bpf::prog::ProgKind,
 };
 
@@ -14,7 +14,7 @@ pub(super) fn find(facts: &Facts) -> Context {
     tracing::debug!(?preempt, "where the preempt count is");
     let cast = cast(facts);
     tracing::debug!(?cast, "how kernel memory is loaded");
-    let guard = guard(facts);
+    let guard = facts.preempt_guard();
     tracing::debug!(?guard, "how preemption is disabled");
     let registers = facts.registers();
     Context { preempt, registers, cast, task: task_ids(facts), guard, pages: registers.and_then(pages) }
@@ -45,11 +45,6 @@ fn pages(registers: Registers) -> Option<Arc<CallPages>> {
         .inspect_err(|cause| tracing::debug!("programs at system calls do not sleep: {cause}"))
         .ok()
         .map(Arc::new)
-}
-
-/// How programs disable preemption. `None` where the kernel refuses such programs.
-pub(super) fn guard(facts: &Facts) -> Option<PreemptGuard> {
-    PreemptGuard::find(facts.btf()?).ok().flatten()?.taken().ok()
 }
 
 fn preempt(facts: &Facts) -> Preempt {

@@ -16,7 +16,7 @@ use crate::{
     attach,
     event::{Catalogue, Format},
     kernel::{
-        Answer, Btf, Error, LaterFiles, Symbols, Tracefs, filter_parser, preemption,
+        Answer, Btf, Error, LaterFiles, PreemptGuard, Symbols, Tracefs, filter_parser, preemption,
         syscalls::{Numbers, Registers},
         version,
     },
@@ -52,6 +52,7 @@ pub struct Facts {
     cpus: u32,
     version: (u32, u32),
     preemption: OnceLock<String>,
+    preempt_guard: OnceLock<Option<PreemptGuard>>,
     mark_writer: OnceLock<u64>,
     hashes: OnceLock<Option<attach::Hashes>>,
     hashes_pointers: bool,
@@ -103,6 +104,7 @@ impl Facts {
             cpus,
             version,
             preemption: OnceLock::from(String::new()),
+            preempt_guard: OnceLock::from(None),
             mark_writer: OnceLock::from(0),
             hashes: OnceLock::from(None),
             hashes_pointers: true,
@@ -140,6 +142,7 @@ impl Facts {
             loose_end: self.loose_end.clone(),
             // Reading it again may need a mount, which the daemon can no longer make.
             preemption: self.preemption.clone(),
+            preempt_guard: self.preempt_guard.clone(),
             language: self.language.clone(),
             newest: self.newest.clone(),
             ..Self::of(self.tracefs.try_clone()?)?
@@ -161,6 +164,7 @@ impl Facts {
             cpus: cpus.ids(),
             version: version(),
             preemption: OnceLock::new(),
+            preempt_guard: OnceLock::new(),
             mark_writer: OnceLock::new(),
             hashes: OnceLock::new(),
             hashes_pointers: hashes_pointers(&std::fs::read_to_string("/proc/cmdline").unwrap_or_default()),
@@ -308,6 +312,12 @@ impl Facts {
     /// The location of a system call's number and arguments.
     pub fn registers(&self) -> Option<Registers> {
         Registers::find(self.btf()?).ok().flatten()
+    }
+
+    /// How programs disable preemption. `None` where the kernel refuses such programs.
+    pub fn preempt_guard(&self) -> Option<PreemptGuard> {
+        let find = || PreemptGuard::find(self.btf()?).ok().flatten()?.accepted().ok();
+        *self.preempt_guard.get_or_init(find)
     }
 
     /// Where the page descriptors begin, learned from hits; `None` if that fails.

@@ -35,22 +35,23 @@ impl PreemptGuard {
         Ok(preemption.map(|(disable, enable)| Self { disable, enable, interrupts }))
     }
 
-    /// The functions that this kernel lets programs call: none, those for preemption, or all. Tried are the types of
-    /// programs that may be preempted: kprobe for uprobes, tracepoint for system calls, and raw tracepoint.
+    /// The guard as far as this kernel loads programs with it: without the functions for interrupts if it refuses them.
+    /// It is tried with the types of programs that may be preempted: kprobe for uprobes, tracepoint for system calls,
+    /// and raw tracepoint.
     ///
     /// # Errors
     /// The kernel's, if it refuses a program for a uprobe or a system call.
-    pub(crate) fn taken(self) -> Result<Self, rustix::io::Errno> {
+    pub(crate) fn accepted(self) -> Result<Self, rustix::io::Errno> {
         let all = [ProgKind::Kprobe, ProgKind::Tracepoint, ProgKind::RawTracepoint];
-        if self.interrupts.is_some() && self.is_taken(&all).is_ok() {
+        if self.interrupts.is_some() && self.loads(&all).is_ok() {
             return Ok(self);
         }
         let plain = Self { interrupts: None, ..self };
-        plain.is_taken(&[ProgKind::Kprobe, ProgKind::Tracepoint]).map(|()| plain)
+        plain.loads(&[ProgKind::Kprobe, ProgKind::Tracepoint]).map(|()| plain)
     }
 
     /// Whether programs of these types that call the functions are loaded.
-    fn is_taken(self, kinds: &[ProgKind]) -> Result<(), rustix::io::Errno> {
+    fn loads(self, kinds: &[ProgKind]) -> Result<(), rustix::io::Errno> {
         // call; [r1 = r10; r1 -= 8; call;] call; [r1 = r10; r1 -= 8; call;] r0 = 0; exit
         let call = |function: u32| insn(0x85, 0, 2, 0, function.cast_signed());
         let with_slot = |function: u32| [insn(0xbf, 1, 10, 0, 0), insn(0x07, 1, 0, 0, -8), call(function)];
@@ -91,15 +92,15 @@ mod tests {
             println!("skipped: preempt_guard: no bpf_preempt_disable");
             return;
         };
-        match guard.taken() {
-            Ok(taken) => {
+        match guard.accepted() {
+            Ok(accepted) => {
                 // The kernel refuses a program that ends without preemption or interrupts, so the trial can fail.
                 let open = PreemptGuard { enable: guard.disable, ..guard };
-                assert!(open.taken().is_err());
-                let Some(interrupts) = taken.interrupts else { return };
+                assert!(open.accepted().is_err());
+                let Some(interrupts) = accepted.interrupts else { return };
                 let open = InterruptGuard { restore: interrupts.save, ..interrupts };
                 let open = PreemptGuard { interrupts: Some(open), ..guard };
-                assert_eq!(open.taken(), Ok(PreemptGuard { interrupts: None, ..guard }));
+                assert_eq!(open.accepted(), Ok(PreemptGuard { interrupts: None, ..guard }));
             }
             Err(rustix::io::Errno::PERM) => println!("skipped: cap_bpf: not privileged"),
             Err(error) => panic!("{guard:?}: {error}"),

@@ -4,10 +4,10 @@
 //! one stack per CPU. The calls cover all of the program, because it has values on its stack from its first to its last
 //! instruction.
 //!
-//! A program at a function or at a raw tracepoint does not run for a thread that preempts it. To enable preemption can
-//! mean to reschedule at once, and the program has not ended then. With interrupts disabled it does not: the kernel
-//! reschedules when it next enables preemption, which is after the program's end. The hits that the kernel still skips
-//! are those in the few instructions before the program's first call and after its last.
+//! A program at a function or at a raw tracepoint does not run for a thread that preempts it. The call that enables
+//! preemption can reschedule at once, before the program has ended. It does not reschedule while interrupts are
+//! disabled. The kernel then reschedules when it next enables preemption, which is after the program's end. It still
+//! skips hits while a thread is suspended before the program's first call or after its last one.
 
 use super::program::{Edit, Item, Program};
 use crate::code::asm::{Alu, EXIT, Helper, Insn, Operand, Reg};

@@ -11,7 +11,6 @@ use crate::{
     engine::{
         client_memory::{ClientMemory, Ticket},
         command::error::{CommandError, ErrorKind},
-        context,
         facts::Facts,
         instances::Instances,
         quota::{Charge, Kind, Quotas},
@@ -270,7 +269,7 @@ impl UserEvents {
             return;
         }
         let Some(offsets) = task_offsets(facts) else { return };
-        match Tasks::follow(offsets, context::guard(facts)) {
+        match Tasks::follow(offsets, facts.preempt_guard()) {
             Ok(tasks) => {
                 self.spaces.follow = Some(tasks);
                 self.new_ring = true;

@@ -218,7 +218,7 @@ fn sleepable_calls(privileges: &Privileges) -> Result<(), Answer> {
 fn preempt_guard(privileges: &Privileges) -> Result<(), Answer> {
     let guard = PreemptGuard::find(&types()?).map_err(|error| unknown(&error))?;
     let guard = guard.ok_or_else(|| Answer::no("this kernel's BTF has no bpf_preempt_disable"))?;
-    guard.taken().map(drop).map_err(|errno| refusal(errno, privileges))
+    guard.accepted().map(drop).map_err(|errno| refusal(errno, privileges))
 }
 
 /// A tracing program for a function that does nothing.
