@@ -103,7 +103,7 @@ impl Bpftrace {
         Ok(AttachedBpftrace { child, output, errors })
     }
 
-    /// Starts a script whose output nobody reads.
+    /// Starts a script and discards its output.
     pub(crate) fn start(self, script: &str) -> Result<RunningBpftrace> {
         let AttachedBpftrace { child, output, errors } = self.attached(script)?;
         let lost = Arc::new(AtomicU64::new(0));
