@@ -210,7 +210,7 @@ fn expression(value: &Value, size: u8, tracepoint: &Prototype) -> Result<Express
             let numbers = Box::new(both(size, &numbers.0, &numbers.1)?);
             Ok(Expression::Choice { condition: Box::new(condition), numbers })
         }
-        Value::Stack(_) | Value::Record(_) | Value::Partial { .. } | Value::Other { .. } => {
+        Value::Stack(_) | Value::Record(_) | Value::Task | Value::Partial { .. } | Value::Other { .. } => {
             Err(Underived::Computed)
         }
     }

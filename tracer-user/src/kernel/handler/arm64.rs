@@ -19,6 +19,8 @@ const SP: usize = 31;
 const LAST_CHANGED_BY_CALLS: usize = 18;
 /// NOP
 const NOP: u32 = 0xd503_201f;
+/// `mrs x0, sp_el0`
+const CURRENT: u32 = 0xd538_4100;
 /// The return address.
 const LINK: usize = 30;
 /// Arguments on the stack begin at the stack pointer.
@@ -458,9 +460,10 @@ impl Step<'_> {
             }
             // Hints (NOP, BTI, authentication of the return address), barriers, and changes of the state
             0b0000 => Ok(Next::At(next)),
-            // MRS: the current task, the CPU's offset
+            // MRS: the current task (SP_EL0), the CPU's offset
             0b0011 => {
-                self.set(0, UNSET);
+                let value = if self.word & !0x1f == CURRENT { Value::Task } else { UNSET };
+                self.set(0, value);
                 Ok(Next::At(next))
             }
             _ => Err(self.unknown()),

@@ -231,6 +231,7 @@ impl Path {
             Value::Stack(at) | Value::Record(at) if at.unsigned_abs() > FARTHEST.unsigned_abs() => UNSET,
             Value::Stack(at) => self.stack.load(at, size).unwrap_or_else(|| self.stack_argument(at, size)),
             Value::Record(at) => self.record.load(at, size).unwrap_or(UNSET),
+            address if address.is_in_task() => UNSET,
             address => address.load(size),
         }
     }
@@ -314,6 +315,8 @@ impl Path {
             }
             Value::Stack(at) => self.stack.store(*at, size, value),
             Value::Record(at) => self.record.store(*at, size, value),
+            // The preempt count, which handlers change themselves from 7.0 on.
+            address if address.is_in_task() => {}
             _ => return Err(Unfollowed::Store),
         }
         Ok(())

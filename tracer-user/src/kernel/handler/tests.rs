@@ -128,6 +128,25 @@ const CALLS: [(u64, &str); 2] = [
     ),
 ];
 
+// count++; if (!((f->flags & 0x2c0) && !(f->flags & 0x100) && check(f))) { r = reserve(buffer, f, sizeof *r);
+// if (r) { r->pointer = (u64)t; r->arg = n; commit(buffer); } } if (!--count) reschedule();
+// The count is at %gs:0x21280, or 16 bytes after the address in sp_el0.
+const PREEMPTION: [(u64, &str); 2] = [
+    (
+        0x1240,
+        "f30f1efa5589d5534889f34883ec4865ff0514000200488b4730a9c0020000754f4889feba28000000488d7c2410e88d \
+         7d00004885c0741148895818488d7c2410896820e8777e000065ff0d00000200740e4883c4485b5dc30f1f8000000000 \
+         e85b8100004883c4485b5dc30f1f4000f6c40175ac48897c2408e8417f0000488b7c240885c07499ebbf",
+    ),
+    (
+        0x1240,
+        "fd7bbaa9044138d5fd030091831040b9f35301a9f40301aa63040011f303022ae10300aa831000b9021840f9035880d2 \
+         5f0003eaa1020054e0c30091020580d2601f0094e30300aaa00000b4740c00f9e0c30091732000b99a1f0094014138d5 \
+         200840f9000400d1201000b9600000b4200840f9400000b552200094f35341a9fd7bc6a8c0035fd682fd4737e01700f9 \
+         cc1f0094e11740f900fdff34f0ffff17",
+    ),
+];
+
 const SETS: [InstructionSet; 2] = [X86_64, Arm64];
 
 #[test]
@@ -179,6 +198,20 @@ fn arguments_on_the_stack_are_found() {
         assert_eq!(stores.origin(40, 8), Origin::Number(Value::Arg(1)));
         assert_eq!(stores.origin(48, 4), Origin::Number(Value::Const(7)));
     }
+}
+
+#[test]
+fn a_handler_may_count_preemption() {
+    for (set, code) in SETS.into_iter().zip(PREEMPTION) {
+        let stores = followed(set, code).unwrap();
+        assert_eq!(stores.origin(24, 8), Origin::Number(Value::Arg(1)), "{set:?}");
+        assert_eq!(stores.origin(32, 4), Origin::Number(Value::Arg(2).low(4)));
+    }
+    // incl %gs:0(%rax) counts; mov %eax,%gs:0(%rax) and xadd %eax,%gs:0(%rax) do not.
+    let x86 = |code: &str| followed(X86_64, (0x1000, code)).unwrap_err();
+    assert_eq!(x86("65ff00c3"), Unfollowed::NoRecord);
+    assert_eq!(x86("658900"), Unfollowed::Store);
+    assert!(matches!(x86("650fc100"), Unfollowed::Instruction(_)));
 }
 
 #[test]

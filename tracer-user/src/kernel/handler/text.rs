@@ -40,7 +40,7 @@ pub struct Callees {
     pub copies: Vec<u64>,
     /// `memset`
     pub fills: Vec<u64>,
-    /// Functions that do not return, or that stand for the instruction `ret`.
+    /// Functions that do not return, or that stand for the instruction `ret`, or that reschedule before it.
     pub ends: Vec<u64>,
 }
 
@@ -51,7 +51,11 @@ pub const COPIES: [&str; 4] = ["memcpy", "__memcpy", "memmove", "__memmove"];
 /// Names of [`Callees::fills`].
 pub const FILLS: [&str; 2] = ["memset", "__memset"];
 /// Names of [`Callees::ends`]; a kernel has some of them.
-pub const ENDS: [&str; 8] = [
+pub const ENDS: [&str; 12] = [
+    "__SCT__preempt_schedule_notrace",
+    "preempt_schedule_notrace_thunk",
+    "dynamic_preempt_schedule_notrace",
+    "preempt_schedule_notrace",
     "__x86_return_thunk",
     "zen_untrain_ret",
     "srso_return_thunk",
@@ -86,7 +90,7 @@ pub enum Unfollowed {
     /// An instruction that is not followed.
     #[error("it has the instruction {0}")]
     Instruction(String),
-    /// It stores to memory other than its stack and the record.
+    /// It stores to memory other than its stack, the record and the preempt count.
     #[error("it stores to other memory")]
     Store,
     /// It copies or clears memory of a size that it computes.

@@ -13,6 +13,8 @@ pub enum Value {
     Stack(i64),
     /// The address this many bytes after the record's start.
     Record(i64),
+    /// The address of the current task (arm64).
+    Task,
     /// Another number plus an offset.
     Sum {
         /// The other number.
@@ -272,7 +274,9 @@ impl Value {
     pub(super) fn is_known(&self) -> bool {
         match self {
             Self::Const(_) | Self::Arg(_) | Self::Computed { .. } | Self::Choice { .. } => true,
-            Self::Stack(_) | Self::Record(_) | Self::Partial { .. } | Self::Other { .. } => false,
+            Self::Stack(_) | Self::Record(_) | Self::Task | Self::Partial { .. } | Self::Other { .. } => {
+                false
+            }
             Self::Sum { of, .. } | Self::Low { of, .. } | Self::Signed { of, .. } => of.is_known(),
             Self::Load { from, .. } => from.is_known(),
         }
@@ -337,7 +341,7 @@ impl Value {
     /// Whether it may depend on the tracepoint's arguments, or on anything else but the event's file.
     pub(super) fn depends(&self) -> bool {
         match self {
-            Self::Const(_) | Self::Stack(_) | Self::Record(_) => false,
+            Self::Const(_) | Self::Stack(_) | Self::Record(_) | Self::Task => false,
             Self::Arg(number) => *number > 0,
             Self::Sum { of, .. } | Self::Low { of, .. } | Self::Signed { of, .. } => of.depends(),
             Self::Load { from, .. } => from.depends() || !from.is_address_of_file(),
@@ -347,6 +351,15 @@ impl Value {
                 condition.depends() || numbers.0.depends() || numbers.1.depends()
             }
             Self::Other { of_arguments } => *of_arguments,
+        }
+    }
+
+    /// Whether it is an address in the current task.
+    pub(super) fn is_in_task(&self) -> bool {
+        match self {
+            Self::Task => true,
+            Self::Sum { of, .. } => **of == Self::Task,
+            _ => false,
         }
     }
 

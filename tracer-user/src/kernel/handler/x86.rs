@@ -90,6 +90,8 @@ impl Step<'_> {
                 self.path.set(5, value);
                 self.path.set(RSP, frame.plus(8));
             }
+            // The preempt count, which handlers change themselves from 7.0 on. The record does not depend on it.
+            M::Add | M::Sub | M::Inc | M::Dec if self.is_count_of_cpu() => self.path.flags = Flags::default(),
             M::Add | M::Sub | M::Inc | M::Dec => self.sum()?,
             M::And
             | M::Or
@@ -146,6 +148,14 @@ impl Step<'_> {
             },
         }
         Ok(next)
+    }
+
+    /// Whether the first operand is in the CPU's memory, and the second one, if any, is a fixed number.
+    fn is_count_of_cpu(&self) -> bool {
+        let is_fixed = |operand| !matches!(self.insn.op_kind(operand), OpKind::Register | OpKind::Memory);
+        self.insn.op_kind(0) == OpKind::Memory
+            && self.insn.memory_segment() == Register::GS
+            && (1..self.insn.op_count()).all(is_fixed)
     }
 
     /// An instruction that is not followed.
