@@ -2,12 +2,12 @@
 //!
 //! | definition | hooks, best first |
 //! |---|---|
-//! | `f` a function's entry, `%return` | fentry, fexit; kprobe.multi; kprobe, kretprobe |
+//! | `f` a function's entry, `%return` | fentry, fexit; kprobe.multi (first where programs are preempted); kprobe, kretprobe |
 //! | `f` a glob | kprobe.multi |
 //! | `f`, many enabled at once | one kprobe.multi for all of them; one fexit.multi for returns with arguments |
 //! | `t` | raw tracepoint |
 //! | `p` in the kernel | kprobe; fentry if no register is needed |
-//! | `r` in the kernel | fexit if no register is needed; kretprobe |
+//! | `r` in the kernel | fexit if no register is needed (where programs are preempted, kprobe.multi); kretprobe |
 //! | `p`, `r` in a file | uprobe, uretprobe |
 //! | `e` | the perf tracepoint of its target event |
 //!
@@ -129,9 +129,12 @@ pub fn candidates(probe: &Probe, facts: &Facts) -> Candidates {
         Target::Kernel { place: Place::Symbol { name, offset }, exit } => {
             let place = KernelPlace { symbol: Some(name.clone()), offset: u64::from(*offset) };
             // A kretprobe of perf ignores MAXACTIVE and follows at most the kernel's default number of concurrent
-            // calls. A trampoline follows all calls.
+            // calls. A trampoline follows all calls, and so does kprobe.multi, which has few of the registers.
             if *exit && *offset == 0 {
                 search.trampoline(name, *exit);
+                if search.is_preempted() && !search.found.usable.is_empty() {
+                    search.kprobe_multi(name, *exit);
+                }
             }
             search.kprobe(place, *exit);
             if !*exit && *offset == 0 {
@@ -143,7 +146,20 @@ pub fn candidates(probe: &Probe, facts: &Facts) -> Candidates {
         }
         Target::Event { system, name, filter } => search.event(system, name, filter.as_deref()),
     }
+    if search.is_preempted() {
+        search.found.usable.sort_by_key(|plan| !misses_nothing(plan));
+    }
     search.found
+}
+
+/// Whether the kernel runs a function's program with preemption disabled, and needs no second program at the entry. It
+/// skips trampolines' programs for threads that preempt them.
+fn misses_nothing(plan: &AttachPlan) -> bool {
+    let saves_nothing = match &plan.context {
+        ProgramContext::Probe(plan) => plan.entry_args.is_empty(),
+        _ => true,
+    };
+    saves_nothing && matches!(plan.point, AttachPoint::KprobeMulti { .. })
 }
 
 impl Candidates {
@@ -195,6 +211,11 @@ impl HookSearch<'_> {
 
     fn lacks(&mut self, hook: &'static str, why: impl fmt::Display) {
         self.found.lacking.add(hook, why);
+    }
+
+    /// Whether the kernel preempts programs of trampolines. Earlier kernels do so only with preempt=full.
+    fn is_preempted(&self) -> bool {
+        Change::PreemptibleTracepoints.is_in(self.facts.version())
     }
 
     /// Offers uprobe or uretprobe.
