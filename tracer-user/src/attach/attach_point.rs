@@ -185,7 +185,7 @@ impl AttachPoint {
         }
     }
 
-    /// Whether a program at this hook can be preempted by itself.
+    /// Whether a program at this hook can be preempted by itself, unless it disables preemption.
     pub(super) fn nests(&self) -> bool {
         matches!(self, Self::Uprobe(_) | Self::Uretprobe(_) | Self::CallTracepoint(_))
     }

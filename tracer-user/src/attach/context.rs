@@ -17,6 +17,7 @@ use tracer_abi::{FOUND, Params, params};
 
 use super::{
     AttachPoint, Cause,
+    attached::gate_pair::CountPlace,
     close::perf_event::PerfEvent,
     hooks::{call_pages::CallPages, raw_tracepoint, tracepoint},
     maps::{self, SessionMaps},
@@ -72,6 +73,11 @@ impl CountLayout {
         let bit = |is: bool, bit: u32| if is { bit } else { 0 };
         bit(self.is_long, params::PREEMPT_LONG) | bit(self.has_irqs, params::PREEMPT_IRQS)
     }
+
+    /// The bits that are set in interrupts: non-maskable, hard and soft ones (include/linux/preempt.h).
+    pub(super) fn interrupts(self) -> u32 {
+        if self.has_irqs { 0x7f00_0100 } else { 0x00ff_0100 }
+    }
 }
 
 /// The amounts that hits themselves add to the preempt count, by the kind of hook. On 7.3 the kernel disables
@@ -102,7 +108,7 @@ impl Bias {
 }
 
 /// The raw tracepoints of system calls.
-const CALLS: [&str; 2] = ["sys_enter", "sys_exit"];
+pub(super) const CALLS: [&str; 2] = ["sys_enter", "sys_exit"];
 
 /// Byte offsets of a thread's ids in `task_struct`, four bytes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,6 +168,18 @@ impl Context {
         }
     }
 
+    /// Where the second gates of raw tracepoints read the preempt count. `None` where the kernel does not preempt
+    /// programs there, and where they cannot disable preemption. The machine has this many CPU numbers.
+    pub(super) fn second_gates(&self, cpus: u32) -> Option<CountPlace> {
+        self.guard?.of_skipped()?;
+        let (addresses, offset, layout) = match &self.preempt {
+            Preempt::Unknown => return None,
+            Preempt::PerCpu { addresses, layout, .. } => (addresses.clone(), None, layout),
+            Preempt::Task { offset, layout, .. } => (Vec::new(), Some(*offset), layout),
+        };
+        Some(CountPlace { cpus, addresses, offset, mask: layout.interrupts() })
+    }
+
     /// How programs at a hook disable preemption. `None` where they need not, or cannot. At a uprobe the kernel runs a
     /// program for a thread that preempts it, and since 6.13 it may give the program one stack for each CPU. Elsewhere it
     /// skips the program then.
@@ -186,6 +204,11 @@ impl Context {
             | AttachPoint::Inject
             | AttachPoint::Emitted => None,
         }
+    }
+
+    /// Whether a program at a hook may run while it is preempted on that CPU.
+    pub(super) fn nests(&self, point: &AttachPoint) -> bool {
+        point.nests() && self.guard(point).is_none()
     }
 
     /// The amount that the program around an emission adds to the preempt count, with the amount of its hook. The hook

@@ -12,7 +12,10 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use super::entry::{self, Entry, EntrySource, OwnGate};
+use super::{
+    entry::{self, Entry, EntrySource, OwnGate},
+    gate_pair::{self, CountPlace},
+};
 use crate::{
     attach::{
         AttachPoint, Cause,
@@ -143,8 +146,13 @@ impl DispatchTable {
         Err(not_linked(Errno::EXIST))
     }
 
-    pub(crate) fn own_gate(&self, slot: Slot) -> Result<OwnGate, Cause> {
-        Ok(OwnGate::in_table(self.load(EntrySource::Fixed(slot.get()))?))
+    /// A gate for one hook, or two gates with `counts`.
+    pub(crate) fn own_gate(&self, slot: Slot, counts: Option<&CountPlace>) -> Result<OwnGate, Cause> {
+        let Some(counts) = counts else {
+            return Ok(OwnGate::in_table(self.load(EntrySource::Fixed(slot.get()))?, None));
+        };
+        let (first, second) = gate_pair::load_pair(&self.array, slot.get(), counts, NAME)?;
+        Ok(OwnGate::in_table(first, Some(second)))
     }
 }
 

@@ -8,6 +8,7 @@
 
 use std::{os::fd::AsFd, sync::Arc};
 
+use super::gate_pair::SecondGate;
 use crate::{
     attach::{Cause, maps, program::load},
     code::asm::{Alu, Assembler, Atomic, Cond, Function, Helper, MapRef, Reg, Width},
@@ -153,6 +154,7 @@ fn count(asm: &mut Assembler) {
 #[derive(Debug)]
 pub(crate) struct OwnGate {
     program: Arc<Prog>,
+    second: Option<SecondGate>,
     /// Hits by CPU, including threads that are not traced, as in the kernel's probe profiles.
     hits: Option<Map>,
 }
@@ -168,17 +170,22 @@ impl OwnGate {
         let array = Arc::new(program_array(1, name)?);
         let hits = counts.then(|| maps::per_cpu(8, "tracer_hits")).transpose()?;
         let program = load_gate(kind, purpose, &array, EntrySource::Fixed(0), hits.as_ref(), name)?;
-        Ok((Self { program: Arc::new(program), hits }, Entry::new(array, 0)))
+        Ok((Self { program: Arc::new(program), second: None, hits }, Entry::new(array, 0)))
     }
 
     /// A loaded gate in front of an entry of a larger array.
-    pub(crate) fn in_table(program: Prog) -> Self {
-        Self { program: Arc::new(program), hits: None }
+    pub(crate) fn in_table(program: Prog, second: Option<SecondGate>) -> Self {
+        Self { program: Arc::new(program), second, hits: None }
     }
 
     /// The program to attach to the hook.
     pub(crate) fn program(&self) -> &Arc<Prog> {
         &self.program
+    }
+
+    /// The second gate, which is attached after the first.
+    pub(crate) fn second(&self) -> Option<&SecondGate> {
+        self.second.as_ref()
     }
 
     /// Hits of the hook, if the gate counts them.
@@ -189,9 +196,11 @@ impl OwnGate {
         each.fold(0, u64::wrapping_add)
     }
 
-    /// Hits for which the kernel did not run the gate.
+    /// Hits for which the kernel did not run the gate, nor the second one.
     pub(crate) fn missed(&self) -> u64 {
-        missed(&self.program)
+        // The second gate's hits are read first, so that hits meanwhile do not hide missed ones.
+        let (left, taken) = self.second.as_ref().map_or((0, 0), SecondGate::left_and_taken);
+        (missed(&self.program) + left).saturating_sub(taken)
     }
 }
 

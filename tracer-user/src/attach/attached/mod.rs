@@ -9,6 +9,7 @@ pub(crate) mod dispatch_table;
 pub(crate) mod emission;
 pub(crate) mod entry;
 pub(crate) mod functions;
+pub(crate) mod gate_pair;
 pub(crate) mod hist;
 pub(crate) mod lifecycle;
 pub(crate) mod relay;

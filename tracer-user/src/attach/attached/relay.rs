@@ -112,8 +112,14 @@ impl Session {
         let own = self.maps.excluded_tgid();
         let but_process = (own != 0 && *point != AttachPoint::Inject).then_some(own);
         let is_injected = *point == AttachPoint::Inject;
-        let relay =
-            Relayed { format, context, nests: point.nests(), is_part: false, but_process, is_injected };
+        let relay = Relayed {
+            format,
+            context,
+            nests: self.context().nests(point),
+            is_part: false,
+            but_process,
+            is_injected,
+        };
         let block = relayed(&relay, self.maps.options().cpus, parts)?;
         let guarded = self.context().guarded(point, block.insns().to_vec());
         let program = guarded

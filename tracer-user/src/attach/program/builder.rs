@@ -77,10 +77,11 @@ impl ProgramBuilder<'_> {
     ) -> Result<(Image, Option<Map>), AttachError> {
         let point = request.point;
         let wants_scratch = wants_scratch(request, functions);
-        if point.nests() && wants_scratch {
+        let nests = self.context.nests(point);
+        if nests && wants_scratch {
             self.maps.prepare_nesting().map_err(|cause| request.failed(cause))?;
         }
-        let known = known.or(self.maps.nesting_scratch().filter(|_| point.nests()));
+        let known = known.or(self.maps.nesting_scratch().filter(|_| nests));
         let known = match point.call() {
             Some((enter, _)) if wants_scratch && known.is_none() => {
                 Some(self.maps.call_scratch(enter).map_err(|cause| request.failed(cause))?)
@@ -172,7 +173,7 @@ impl ProgramBuilder<'_> {
             fixed.bits |= params::ONE_CALL;
             fixed.call = *number;
         }
-        if request.point.nests() {
+        if self.context.nests(request.point) {
             fixed.bits |= params::NESTS;
             if wants_scratch(request, functions) {
                 fixed.bits |= params::CLAIM;

@@ -11,6 +11,7 @@ use crate::{
             entry::OwnGate,
             lifecycle::{Attached, Parked, Planned},
         },
+        context,
         hooks::{
             self,
             call_pages::PageLease,
@@ -38,6 +39,9 @@ impl Session {
     /// hooks that pass neither an attach cookie nor a number.
     pub fn attach(&mut self, request: &Request<'_>, dispatch: Dispatch) -> Result<Attached, AttachError> {
         let named = |cause| request.failed(cause);
+        // A chain runs the program also at hits for which the kernel skips its first gate.
+        let has_two = dispatch == Dispatch::Direct && self.chains.has_two_gates(request.point);
+        let dispatch = if has_two { Dispatch::Table } else { dispatch };
         let mut attached = self.unlinked(request, dispatch)?;
         attached.companions.attach_before(request.point).map_err(named)?;
         self.link(&mut attached, request).map_err(named)?;
@@ -250,9 +254,12 @@ impl Session {
         Ok(())
     }
 
-    /// How a dispatcher of system calls is attached. A session that shares no chains saves a tail call.
+    /// How a dispatcher of system calls is attached. A session that shares no chains saves a tail call, where the kernel
+    /// does not preempt programs.
     pub(crate) fn dispatcher_link(&self, sort: Sort) -> DispatcherLink {
-        if self.is_alone {
+        let is_preempted =
+            self.chains.has_two_gates(&AttachPoint::RawTracepoint(context::CALLS[0].to_owned()));
+        if self.is_alone && !is_preempted {
             return DispatcherLink::alone(Arc::clone(&self.ended), self.context.pages.clone());
         }
         let (chains, rank, ended) = (self.chains.clone(), self.rank(sort), Arc::clone(&self.ended));

@@ -85,7 +85,7 @@ impl Session {
     /// # Errors
     /// When the kernel refuses a map.
     pub fn new(options: &Options, context: Context) -> Result<(Self, Vec<CpuRing>), AttachError> {
-        let chains = Chains::new(options.slots, context.pages.clone());
+        let chains = Chains::new(options.slots, options.cpus, &context);
         let (mut session, rings) = Self::with_chains(options, context, chains)?;
         session.is_alone = true;
         Ok((session, rings))

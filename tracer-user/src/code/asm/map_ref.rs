@@ -44,6 +44,8 @@ pub enum MapRef {
     Programs,
     /// A per-CPU array whose only value counts the hits of a dispatch table.
     Hits,
+    /// An array whose only value has the claims of hits by two gates.
+    Claims,
     /// An array of preempt counts that programs saw.
     Measured,
 }
@@ -79,6 +81,7 @@ impl fmt::Display for MapRef {
             Self::Stage => "stage",
             Self::Programs => "programs",
             Self::Hits => "hits",
+            Self::Claims => "claims",
             Self::Measured => "measured",
             Self::Emission => "emission",
         };

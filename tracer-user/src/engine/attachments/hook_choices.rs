@@ -16,7 +16,7 @@ use crate::{
         hooks::{self, AttachPlan, BULK_THRESHOLD, Trial, Verdicts},
     },
     event::Format,
-    kernel::syscalls::Registers,
+    kernel::{PreemptGuard, syscalls::Registers},
     ring::Drain,
 };
 
@@ -76,7 +76,8 @@ impl HookChoices {
             &mut trial,
             &mut self.verdicts,
         );
-        if is_recording {
+        // A lone program would miss hits where the kernel preempts it.
+        if is_recording && facts.preempt_guard().and_then(PreemptGuard::of_skipped).is_none() {
             hooks::alone(&mut chosen);
         }
         let registers = facts.btf().filter(|_| many).and_then(|btf| Registers::find(btf).ok()?);

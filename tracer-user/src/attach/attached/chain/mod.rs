@@ -4,6 +4,8 @@
 //! returns. Behind one link, a consumer costs a call and a tail call. Consumers are the events of several instances,
 //! histograms, relays, and the gates of event probes.
 //!
+//! Where the kernel preempts programs, a raw tracepoint has two links with a gate each (`gate_pair.rs`).
+//!
 //! The link's gate tail-calls the tracepoint's **entry** of an array. With one consumer the entry is its program, so
 //! a single consumer costs what it costs without chains. With more it is a **sequence**, a generated program with a
 //! function for each consumer:
@@ -54,10 +56,13 @@ pub(crate) use self::{
     order::{Rank, Sort},
     point::{LeftPoint, close_together},
 };
-use super::dispatch_table::{DispatchTable, DispatchTables};
+use super::{
+    dispatch_table::{DispatchTable, DispatchTables},
+    gate_pair::CountPlace,
+};
 use crate::{
     attach::{
-        AttachPoint, Cause,
+        AttachPoint, Cause, Context,
         close::{
             guard::{self, Guard},
             perf_event::PerfEvent,
@@ -69,6 +74,7 @@ use crate::{
         },
         slots::{SlotLease, Slots},
     },
+    event::irqs_off,
     sys::bpf::prog::Prog,
 };
 
@@ -98,6 +104,8 @@ struct State {
     sessions: u64,
     /// As in [`Context`](crate::attach::Context).
     pages: Option<Arc<CallPages>>,
+    /// Where the second gates of raw tracepoints read the preempt count, if such tracepoints have two gates.
+    counts: Option<CountPlace>,
     /// The slots of the entries of system calls. Only those use them, because a thread that waits in `pages` may run a
     /// gate long after it was closed.
     call_leases: Vec<Arc<SlotLease>>,
@@ -154,9 +162,9 @@ pub(crate) struct ChainPlace {
 }
 
 impl Chains {
-    /// No tracepoint has consumers yet. `rows` as in [`Options::slots`](crate::attach::Options::slots) of the sessions.
-    /// `pages` as in [`Context`](crate::attach::Context).
-    pub fn new(rows: u32, pages: Option<Arc<CallPages>>) -> Self {
+    /// No tracepoint has consumers yet. `rows` and `cpus` as in [`Options`](crate::attach::Options) of
+    /// the sessions, `rows` for the slots.
+    pub fn new(rows: u32, cpus: u32, context: &Context) -> Self {
         Self(Arc::new(Mutex::new(State {
             perf_slots: Slots::from_the_top(rows),
             raw_slots: Slots::new(rows),
@@ -165,7 +173,8 @@ impl Chains {
             points: HashMap::new(),
             joined: 0,
             sessions: 0,
-            pages,
+            pages: context.pages.clone(),
+            counts: context.second_gates(cpus),
             call_leases: Vec::new(),
         })))
     }
@@ -177,6 +186,11 @@ impl Chains {
     /// Whether consumers at this attach point can share a link.
     pub fn takes(attach_point: &AttachPoint) -> bool {
         PointKey::of(attach_point).is_some()
+    }
+
+    /// Whether a tracepoint has two gates, because the kernel preempts programs there.
+    pub(crate) fn has_two_gates(&self, attach_point: &AttachPoint) -> bool {
+        is_preempted(attach_point) && self.lock().counts.is_some()
     }
 
     /// Whether a tracepoint is linked already, so that a further consumer needs no perf event.
@@ -255,6 +269,11 @@ impl Chains {
     }
 }
 
+/// Whether programs at a raw tracepoint may be preempted, on a kernel that does so.
+fn is_preempted(attach_point: &AttachPoint) -> bool {
+    matches!(attach_point, AttachPoint::RawTracepoint(name) if !irqs_off::holds_at_tracepoint(name))
+}
+
 /// A slot for the entries of system calls: one of `known` that is not in use, or a new one, which joins them.
 fn call_lease(slots: &Slots, known: &mut Vec<Arc<SlotLease>>) -> Option<Arc<SlotLease>> {
     // Otherwise a point has the lease too.
@@ -302,12 +321,23 @@ impl ChainPlace {
         opened: Option<Result<PerfEvent, Cause>>,
         shares_gate: bool,
     ) -> Result<(), Cause> {
-        let pages = self.chains.lock().pages.clone();
+        let (pages, counts) = {
+            let state = self.chains.lock();
+            (state.pages.clone(), state.counts.clone().filter(|_| is_preempted(&self.attach_point)))
+        };
         self.with_point(|point, table| {
             if point.is_linked() {
                 return Ok(());
             }
-            point.connect(&self.attach_point, table, opened, shares_gate, pages.as_deref())
+            match &self.attach_point {
+                AttachPoint::Tracepoint(id) | AttachPoint::CallTracepoint(id) => {
+                    point.connect_perf(*id, table, opened, shares_gate)
+                }
+                AttachPoint::RawTracepoint(name) => {
+                    point.connect_raw(name, table, counts.as_ref(), pages.as_deref())
+                }
+                _ => Err(Cause::Misplaced("only tracepoints have chains")),
+            }
         })
     }
 

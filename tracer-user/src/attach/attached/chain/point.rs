@@ -11,10 +11,11 @@ use super::{
 };
 use crate::{
     attach::{
-        AttachPoint, Cause,
+        Cause,
         attached::{
             dispatch_table::DispatchTable,
             entry::{Entry, OwnGate},
+            gate_pair::CountPlace,
         },
         close::{
             guard::{self, HeldDescriptors, Unguarded},
@@ -39,7 +40,7 @@ use crate::{
 pub(super) struct Point {
     kind: ProgKind,
     link: Option<PointLink>,
-    /// The gate, unless it is one that perf tracepoints share.
+    /// The gate, or the first one of two, unless it is one that perf tracepoints share.
     gate: Option<OwnGate>,
     entry: Entry,
     consumers: Vec<Consumer>,
@@ -52,9 +53,9 @@ pub(super) struct Point {
 
 #[derive(Debug)]
 enum PointLink {
-    // Both in the order of closing.
+    // In the order of closing.
     Perf { id: u16, held: Option<HeldDescriptors>, link: OwnedFd, event: OwnedFd },
-    Raw { link: OwnedFd, pages: Option<Arc<OwnedFd>> },
+    Raw { second: Option<OwnedFd>, link: OwnedFd, pages: Option<Arc<OwnedFd>> },
 }
 
 #[derive(Debug)]
@@ -124,7 +125,7 @@ pub(crate) fn close_together(left: &mut [LeftPoint]) {
                 point.keep_slot();
                 held_links.push((link, PerfEvent::new(event)));
             }
-            Some(PointLink::Raw { link, pages }) => raw_links.push((link, pages)),
+            Some(PointLink::Raw { second, link, pages }) => raw_links.push((second, link, pages)),
             None => {}
         }
     }
@@ -254,40 +255,52 @@ impl Point {
         Ok(())
     }
 
-    /// Links the gate. `opened` is the perf event, if it is open already. At the entries of system calls, `pages` is
-    /// attached before.
-    pub(super) fn connect(
+    /// Links the gate to the perf tracepoint of an event id. `opened` is its perf event, if it is open already.
+    pub(super) fn connect_perf(
         &mut self,
-        attach_point: &AttachPoint,
+        id: u16,
         table: &mut DispatchTable,
         opened: Option<Result<PerfEvent, Cause>>,
         shares_gate: bool,
+    ) -> Result<(), Cause> {
+        let event = opened.unwrap_or_else(|| tracepoint::open(id))?;
+        let fd = event.fd().map_err(tracepoint::not_opened)?;
+        let cookie = tracer_abi::cookie(self.slot().get(), id);
+        let link = if shares_gate {
+            table.link_perf(cookie, fd)?
+        } else {
+            let gate = self.gate.insert(table.own_gate(self.lease.slot(), None)?);
+            let link = gate.program().link_perf_event(fd, cookie);
+            link.map_err(not_linked)?
+        };
+        // Without a link, a thread closes the event and waits for the guard.
+        let (event, held) = event.take().map_err(tracepoint::not_opened)?;
+        self.link = Some(PointLink::Perf { id, held, link, event });
+        Ok(())
+    }
+
+    /// Links the gate to a raw tracepoint, or two gates with `counts`. At the entries of system calls, `pages` is
+    /// attached before.
+    pub(super) fn connect_raw(
+        &mut self,
+        tracepoint: &str,
+        table: &mut DispatchTable,
+        counts: Option<&CountPlace>,
         pages: Option<&CallPages>,
     ) -> Result<(), Cause> {
-        self.link = Some(match attach_point {
-            AttachPoint::Tracepoint(id) | AttachPoint::CallTracepoint(id) => {
-                let event = opened.unwrap_or_else(|| tracepoint::open(*id))?;
-                let fd = event.fd().map_err(tracepoint::not_opened)?;
-                let cookie = tracer_abi::cookie(self.slot().get(), *id);
-                let link = if shares_gate {
-                    table.link_perf(cookie, fd)?
-                } else {
-                    let gate = self.gate.insert(table.own_gate(self.lease.slot())?);
-                    let link = gate.program().link_perf_event(fd, cookie);
-                    link.map_err(not_linked)?
-                };
-                // Without a link, a thread closes the event and waits for the guard.
-                let (event, held) = event.take().map_err(tracepoint::not_opened)?;
-                PointLink::Perf { id: *id, held, link, event }
-            }
-            AttachPoint::RawTracepoint(name) => {
-                let gate = self.gate.insert(table.own_gate(self.lease.slot())?);
-                let pages = pages.filter(|_| name == call_pages::TRACEPOINT).and_then(CallPages::attach);
-                PointLink::Raw { link: raw_tracepoint::attach(gate.program(), name)?, pages }
-            }
-            _ => return Err(Cause::Misplaced("only tracepoints have chains")),
-        });
-        Ok(())
+        let pages = pages.filter(|_| tracepoint == call_pages::TRACEPOINT).and_then(CallPages::attach);
+        let gate = self.gate.insert(table.own_gate(self.lease.slot(), counts)?);
+        let Some(second) = gate.second() else {
+            let link = raw_tracepoint::attach(gate.program(), tracepoint)?;
+            self.link = Some(PointLink::Raw { second: None, link, pages });
+            return Ok(());
+        };
+        // The second gate must run for each hit that the first one leaves to it. No program runs until both are linked.
+        self.entry.replace_by(&self.empty);
+        let link = raw_tracepoint::attach(gate.program(), tracepoint)?;
+        let second = Some(raw_tracepoint::attach(second.program(), tracepoint)?);
+        self.link = Some(PointLink::Raw { second, link, pages });
+        self.arrange(table.array())
     }
 
     /// Removes a consumer. Returns the places that are free now, and whether it was the last consumer.

@@ -93,7 +93,7 @@ impl SessionFactory {
         let context = context::find(facts);
         let calls =
             context.registers.map(|registers| Calls::new(registers, context.cast, context.pages.clone()));
-        let chains = Chains::new(SLOTS, context.pages.clone());
+        let chains = Chains::new(SLOTS, facts.cpus(), &context);
         Ok(Self { context, own, calls, options, chains })
     }
 
