@@ -11,6 +11,14 @@ pub struct Table {
     pub totals: Vec<String>,
 }
 
+/// A text of the kernel in which each CPU key has its name once. From 7.2 on, the kernel shows `common_cpu` and then the
+/// name as it was written (`hist_field_print()`), a text that it does not accept itself.
+pub fn cpu_once(text: &str) -> String {
+    ["common_cpu", "CPU", "cpu"]
+        .iter()
+        .fold(text.to_owned(), |text, name| text.replace(&format!("common_cpu{name}"), "common_cpu"))
+}
+
 /// The tables of a `hist` file.
 pub fn tables(text: &str) -> Vec<Table> {
     let mut tables: Vec<Table> = Vec::new();

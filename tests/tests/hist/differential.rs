@@ -17,7 +17,7 @@ use tracer_tests::generate::histograms::scenes::{self, Scene, Scenes};
 use tracer_tests::generate::histograms::{EVENTS, Generator, SYNTHETIC, synthetic};
 use tracer_tests::host::{self, Tracefs};
 use tracer_tests::mirror::{self, Mounted};
-use tracer_tests::oracle::table::{same, tables};
+use tracer_tests::oracle::table::{cpu_once, same, tables};
 use tracer_tests::oracle::{log_entries, visible};
 use tracer_tests::workload::getpgid;
 
@@ -63,7 +63,7 @@ impl Side {
 
     fn triggers(&self, event: &str) -> Result<Vec<String>> {
         let text = mirror::read(&self.dir, &format!("events/{event}/trigger"));
-        let text = visible(&text.map_err(std::io::Error::from_raw_os_error)?);
+        let text = cpu_once(&visible(&text.map_err(std::io::Error::from_raw_os_error)?));
         Ok(text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect())
     }
 
@@ -285,7 +285,8 @@ fn differs(pair: &Pair, scene: &Scene, counts: &mut [u32; 3]) -> Result<Option<S
             return Ok(Some(format!("{event}\n--- ours: {ours:#?}\n--- kernel: {theirs:#?}")));
         }
         let file = format!("events/{event}/hist");
-        let (ours, theirs) = (mirror::text(&pair.ours.dir, &file)?, mirror::text(&pair.theirs.dir, &file)?);
+        let (ours, theirs) =
+            (mirror::text(&pair.ours.dir, &file)?, cpu_once(&mirror::text(&pair.theirs.dir, &file)?));
         let (left, right) = (tables(&ours), tables(&theirs));
         counts[2] += right.iter().map(|table| table.rows.len() as u32).sum::<u32>();
         // A refused command leaves no table on either side.
@@ -484,8 +485,10 @@ fn modifiers_show_the_same() {
                     last = Some(format!("--- ours: {ours:#?}\n--- kernel: {theirs:#?}"));
                 } else if theirs.errno.is_none() {
                     worker.work()?;
-                    let texts =
-                        [mirror::text(&pair.ours.dir, &file)?, mirror::text(&pair.theirs.dir, &file)?];
+                    let texts = [
+                        mirror::text(&pair.ours.dir, &file)?,
+                        cpu_once(&mirror::text(&pair.theirs.dir, &file)?),
+                    ];
                     let [left, right] = texts.map(|text| without_hooks(&text));
                     let shown = tables(&right).first().map_or(0, |table| table.rows.len());
                     let same = same(&tables(&left), &tables(&right));

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use tracer_tests::generate::histograms::corners::COMMANDS;
 use tracer_tests::generate::histograms::{EVENTS, Generator, SYNTHETIC};
 use tracer_tests::host::{self, Tracefs};
+use tracer_tests::oracle::table::cpu_once;
 use tracer_tests::oracle::{log_entries, visible};
 use tracer_user::event::{Format, InstanceId, synthetic};
 use tracer_user::kernel::Btf;
@@ -155,7 +156,7 @@ impl Kernel {
     }
 
     fn triggers_of(&self, event: usize) -> String {
-        let text = visible(&fs::read(self.trigger_file(event)).unwrap());
+        let text = cpu_once(&visible(&fs::read(self.trigger_file(event)).unwrap()));
         text.lines().filter(|line| !line.starts_with('#')).map(|line| line.to_owned() + "\n").collect()
     }
 
