@@ -35,6 +35,8 @@ pub enum Change {
     PrefixesInCalls,
     /// Functions may jump to trampolines.
     JumpsToTrampolines,
+    /// A read into the page cache of a FUSE file has `EIO` in place of its error.
+    PageReadErrors,
     /// Programs at raw tracepoints may be preempted.
     PreemptibleTracepoints,
     /// Programs at perf tracepoints of system calls may be preempted.
@@ -50,7 +52,7 @@ pub enum Change {
 impl Change {
     /// All changes, by version.
     #[cfg(test)]
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::UnsignedChars,
         Self::LoggedTriggerFilters,
         Self::FunctionAtReturn,
@@ -61,6 +63,7 @@ impl Change {
         Self::SymbolsInFields,
         Self::PrefixesInCalls,
         Self::JumpsToTrampolines,
+        Self::PageReadErrors,
         Self::PreemptibleTracepoints,
         Self::PreemptibleCalls,
         Self::RegistrationErrors,
@@ -81,6 +84,7 @@ impl Change {
             Self::PreemptionWords | Self::SymbolsInFields => ((6, 15), "in 6.18, not in 6.12"),
             Self::PrefixesInCalls => ((6, 18), "in 6.18, not in 6.12"),
             Self::JumpsToTrampolines => ((6, 19), "25e4e3565d45"),
+            Self::PageReadErrors => ((6, 19), "in 7.3, not in 6.18"),
             Self::PreemptibleTracepoints => ((7, 0), "a46023d5616e"),
             Self::PreemptibleCalls
             | Self::RegistrationErrors

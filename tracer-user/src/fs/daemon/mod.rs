@@ -215,7 +215,7 @@ async fn run(
             _ = looked.tick(), if hub.waits.has_reads() || hub.updater.caches_text() => {
                 hub.updater.forget_old_text();
                 hub.end_interrupted();
-                hub.waits.end_long_pages(|file| hub.streams.is_shared(file));
+                hub.waits.end_long_pages(&hub.streams);
             }
             () = if_any(hub.save_at().map(|at| sleep_until(at.into()))) => hub.save_now(),
         }
@@ -250,7 +250,7 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
     }
     // From now on, open files return errors, and requests that wait for an answer fail at once.
     let unmounted = mounted.map_or(Ok(()), Mounted::unmount);
-    hub.waits.end();
+    hub.waits.end(&hub.streams);
     hub.forget_state();
     let (begin, begun) = channel();
     let (give, given) = channel();

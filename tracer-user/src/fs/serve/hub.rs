@@ -246,7 +246,7 @@ impl Hub {
         let hub = Weak::clone(&self.own);
         let interrupt = move |reader: &Reader| {
             if let Some(hub) = hub.upgrade() {
-                hub.waits.interrupt(reader);
+                hub.waits.interrupt(&hub.streams, reader);
             }
         };
         self.signals.look(|| self.waits.readers(), interrupt);
@@ -277,7 +277,7 @@ impl Hub {
             });
             return true;
         }
-        self.waits.serve(tree, |handle, offset, length| self.streams.filled(handle, offset, length))
+        self.waits.serve(tree, &self.streams)
     }
 
     /// Queues the job that collects the records of all instances.

@@ -82,12 +82,12 @@ impl Opening {
         let answer = move || reply.opened(FileHandle(handle), how);
         if access.read && tree.has_pages(handle) {
             // After the answer the kernel locks all pages of the file.
-            hub.waits.end_pages(ino);
+            hub.waits.end_pages(&hub.streams, ino);
             let its = Arc::clone(hub);
             // The notification before the answer can take long, so the reads that came meanwhile end too.
             let answer = move || {
                 its.streams.opens(INodeNo(ino));
-                its.waits.end_pages(ino);
+                its.waits.end_pages(&its.streams, ino);
                 answer();
             };
             return hub.streams.open(handle, INodeNo(ino), answer);

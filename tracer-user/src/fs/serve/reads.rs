@@ -1,9 +1,6 @@
 //! Reads: they wait for facts and for records, and some fill pages of the kernel's page cache.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 
 use fuser::{Errno, ReplyData};
 
@@ -31,8 +28,15 @@ use crate::{
 
 /// Maximum number of times that a request is queued again while records come faster than they are collected.
 pub(crate) const PATIENCE: u32 = 64;
-/// Maximum number of times, 1 ms apart, that a running thread is checked for a wait in a system call.
-const CHECKS_MAX: u32 = 50;
+/// The system calls that read a file.
+const READS: [i64; 6] = [
+    libc::SYS_read,
+    libc::SYS_pread64,
+    libc::SYS_readv,
+    libc::SYS_preadv,
+    libc::SYS_preadv2,
+    libc::SYS_sendfile,
+];
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Read {
@@ -124,7 +128,7 @@ impl Read {
         // Another thread looks at the caller, because it may have to wait until the caller sleeps.
         let ours = Arc::clone(hub);
         let look = move |reply: ReplyData| {
-            let reads = is_reading(self.pid);
+            let reads = CurrentSyscall::is_one_of(self.pid, &READS);
             drop(charge);
             if reads {
                 self.cached_text(&ours, reply);
@@ -173,6 +177,14 @@ impl Read {
         if page == PageRead::Nowhere {
             return reply.error(Errno::EIO);
         }
+        let is_splice = self.of_page && pages;
+        let fail = |reply: ReplyData, error| {
+            if is_splice {
+                hub.streams.fail((self.handle, self.offset), self.pid, reply, error);
+            } else {
+                reply.error(error);
+            }
+        };
         // The page stays locked until the read is answered, so only reads of a stream in order may wait.
         let may_wait = !self.of_page || (pages && page == PageRead::Waits);
         match tree.begin_text(self.handle, self.offset, attempt.text) {
@@ -187,13 +199,13 @@ impl Read {
                 }
                 reply.data(&data);
             }
-            Ok(Outcome::Wait) if !self.waits => reply.error(Errno::EAGAIN),
-            Ok(Outcome::Wait) if !may_wait => reply.error(Errno::EINTR),
+            Ok(Outcome::Wait) if !self.waits => fail(reply, Errno::EAGAIN),
+            Ok(Outcome::Wait) if !may_wait => fail(reply, Errno::EINTR),
             Ok(Outcome::Wait) => match attempt.charge.or_else(|| self.charge(hub)) {
                 Some(charge) => self.wait(hub, reply, charge),
-                None => reply.error(Errno::EAGAIN),
+                None => fail(reply, Errno::EAGAIN),
             },
-            Err(error) => reply.error(errno(error)),
+            Err(error) => fail(reply, errno(error)),
         }
     }
 
@@ -232,24 +244,4 @@ impl Read {
         });
         hub.changed.notify_one();
     }
-}
-
-/// Whether a thread waits in a system call that reads, and not for a page that it accessed (proc(5)).
-fn is_reading(pid: u32) -> bool {
-    const READS: [i64; 6] = [
-        libc::SYS_read,
-        libc::SYS_pread64,
-        libc::SYS_readv,
-        libc::SYS_preadv,
-        libc::SYS_preadv2,
-        libc::SYS_sendfile,
-    ];
-    for _ in 0..CHECKS_MAX {
-        match CurrentSyscall::of(pid) {
-            Ok(CurrentSyscall::Running) => std::thread::sleep(Duration::from_millis(1)),
-            Ok(CurrentSyscall::In(number, _)) => return READS.contains(&number),
-            Ok(CurrentSyscall::Outside) | Err(_) => return false,
-        }
-    }
-    true
 }

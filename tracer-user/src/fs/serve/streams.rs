@@ -9,6 +9,10 @@
 //!
 //! To store data in the page cache, the kernel locks a page, and this lock can depend on our answer to a read. So a
 //! separate thread notifies the kernel; only the caller that opens the stream waits for it.
+//!
+//! From 6.19 on every error of a read by splice is `EIO` for the caller (fuse_read_folio(), fs/fuse/file.c). So a read
+//! without data has no bytes there, which the caller sees as such. The kernel takes its offset for the file's end and
+//! keeps the empty page. The thread then drops this page and makes the size endless again.
 
 use std::{
     collections::HashMap,
@@ -19,9 +23,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fuser::{INodeNo, Notifier};
+use fuser::{Errno, INodeNo, Notifier, ReplyData};
 
-use crate::fs::threads::{lock, spawn};
+use crate::{
+    fs::threads::{lock, spawn},
+    kernel::{self, Change, proc::syscall::CurrentSyscall},
+};
 
 /// The size of a stream while it is open for reading.
 pub(crate) const SIZE: u64 = 1 << 62;
@@ -29,6 +36,9 @@ pub(crate) const SIZE: u64 = 1 << 62;
 const LAST: u64 = SIZE - 4096;
 /// Time after an open of a stream during which its page reads do not wait, because the kernel locks its pages then.
 const OPENING: Duration = Duration::from_millis(50);
+
+/// The system calls that read pages of a stream as splice(2) does.
+const SPLICES: [i64; 3] = [libc::SYS_splice, libc::SYS_sendfile, libc::SYS_copy_file_range];
 
 /// How a read of a page is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +69,8 @@ struct State {
 enum Notice {
     /// The stream has the size [`SIZE`] from now on; the closure is called afterwards.
     Endless(INodeNo, Box<dyn FnOnce() + Send>),
+    /// A read at this offset had no bytes. The stream has the size [`SIZE`] again.
+    Empty(INodeNo, u64),
     /// The stream has its normal size again.
     Closed(INodeNo),
 }
@@ -138,6 +150,30 @@ impl Streams {
         }
     }
 
+    /// Answers a thread's read of a page, of this handle and offset, with an error. If the read is by splice(2) and the
+    /// kernel would hide the error, the answer has no bytes, and the page can be read again.
+    pub(crate) fn fail(&self, (handle, offset): (u64, u64), thread: u32, reply: ReplyData, error: Errno) {
+        let ino = lock(&self.state)
+            .by_handle
+            .get(&handle)
+            .filter(|stream| stream.next == offset && Change::PageReadErrors.is_in(kernel::version()))
+            .map(|stream| stream.ino);
+        let Some(ino) = ino else { return reply.error(error) };
+        let notices = self.notices.get().cloned().flatten();
+        // Another thread looks at the caller, because it may have to wait until the caller sleeps.
+        let look = move || {
+            if !CurrentSyscall::is_one_of(thread, &SPLICES) {
+                return reply.error(error);
+            }
+            reply.data(&[]);
+            if let Some(notices) = notices {
+                let _ = notices.send(Notice::Empty(ino, offset));
+            }
+        };
+        // An answer that is dropped is an error.
+        let _ = spawn("look", look);
+    }
+
     /// Advances a stream after a page was filled.
     pub(crate) fn filled(&self, handle: u64, offset: u64, length: usize) {
         if let Some(stream) = lock(&self.state).by_handle.get_mut(&handle) {
@@ -155,14 +191,23 @@ impl State {
 fn send_notice(notifier: &Notifier, notice: Notice) {
     match notice {
         Notice::Endless(ino, then) => {
-            // The kernel does not request the size again. A store of the last byte raises the size.
-            if let Err(error) = notifier.store(ino, SIZE - 1, &[0]) {
-                tracing::debug!("no splice from {ino:?}: {error}");
-            }
+            raise_size(notifier, ino);
             then();
+        }
+        Notice::Empty(ino, offset) => {
+            // It fails if the kernel has dropped the page.
+            let _ = notifier.inval_inode(ino, offset.cast_signed(), 4096);
+            raise_size(notifier, ino);
         }
         // This drops only the attributes. It fails if the kernel has forgotten the file.
         Notice::Closed(ino) => drop(notifier.inval_inode(ino, -1, 0)),
+    }
+}
+
+/// The kernel does not request the size again. A store of the last byte raises it.
+fn raise_size(notifier: &Notifier, ino: INodeNo) {
+    if let Err(error) = notifier.store(ino, SIZE - 1, &[0]) {
+        tracing::debug!("no splice from {ino:?}: {error}");
     }
 }
 

@@ -20,7 +20,7 @@ use std::{
 
 use fuser::{Errno, PollNotifier, ReplyData};
 
-use super::{errno::errno, owner::BorrowedTree, signals::Reader};
+use super::{errno::errno, owner::BorrowedTree, signals::Reader, streams::Streams};
 use crate::{
     engine::quota::Charge,
     event::InstanceId,
@@ -47,6 +47,15 @@ pub(crate) struct Waiting {
     pub(crate) since: Instant,
     pub(crate) reply: ReplyData,
     pub(crate) charge: Charge,
+}
+
+impl Waiting {
+    fn fail(self, streams: &Streams, error: Errno) {
+        match self.page {
+            Some((_, offset)) => streams.fail((self.handle, offset), self.pid, self.reply, error),
+            None => self.reply.error(error),
+        }
+    }
 }
 
 /// A caller that waits until a file is ready.
@@ -97,8 +106,8 @@ impl Waits {
     }
 
     /// Answers the reads that have data and notifies the polls of files that are ready. Returns `false` if the caller
-    /// must call again for the rest. Calls `filled` for each page that was filled.
-    pub(crate) fn serve(&self, tree: &mut BorrowedTree<'_>, filled: impl Fn(u64, u64, usize)) -> bool {
+    /// must call again for the rest.
+    pub(crate) fn serve(&self, tree: &mut BorrowedTree<'_>, streams: &Streams) -> bool {
         let since = Instant::now();
         let mut waiting = std::mem::take(&mut *lock(&self.reads));
         let mut left = Vec::new();
@@ -119,7 +128,7 @@ impl Waits {
             match tree.read(read.handle, 0, read.size) {
                 Ok(Outcome::Data(data)) => {
                     if let Some((_, offset)) = read.page {
-                        filled(read.handle, offset, data.len());
+                        streams.filled(read.handle, offset, data.len());
                     }
                     self.answered(1);
                     read.reply.data(&data);
@@ -127,7 +136,7 @@ impl Waits {
                 Ok(Outcome::Wait) => left.push(read),
                 Err(error) => {
                     self.answered(1);
-                    read.reply.error(errno(error));
+                    read.fail(streams, errno(error));
                 }
             }
         }
@@ -209,33 +218,33 @@ impl Waits {
     }
 
     /// Ends the waiting read of a thread that has a pending signal.
-    pub(crate) fn interrupt(&self, reader: &Reader) {
-        self.end_reads(|read| read.pid == reader.pid && read.since == reader.since);
+    pub(crate) fn interrupt(&self, streams: &Streams, reader: &Reader) {
+        self.end_reads(streams, |read| read.pid == reader.pid && read.since == reader.since);
     }
 
     /// Ends the reads that keep pages of a file locked, because another client opens the file.
-    pub(crate) fn end_pages(&self, ino: u64) {
-        self.end_reads(|read| read.page.is_some_and(|(file, _)| file == ino));
+    pub(crate) fn end_pages(&self, streams: &Streams, ino: u64) {
+        self.end_reads(streams, |read| read.page.is_some_and(|(file, _)| file == ino));
     }
 
     /// Ends the reads that keep a page locked for longer than [`SHARED`], if their file is open more than once.
-    pub(crate) fn end_long_pages(&self, is_shared: impl Fn(u64) -> bool) {
-        self.end_reads(|read| {
-            read.page.is_some_and(|(file, _)| read.since.elapsed() > SHARED && is_shared(file))
+    pub(crate) fn end_long_pages(&self, streams: &Streams) {
+        self.end_reads(streams, |read| {
+            read.page.is_some_and(|(file, _)| read.since.elapsed() > SHARED && streams.is_shared(file))
         });
     }
 
-    pub(crate) fn end(&self) {
+    pub(crate) fn end(&self, streams: &Streams) {
         lock(&self.polls).clear();
-        self.end_reads(|_| true);
+        self.end_reads(streams, |_| true);
     }
 
     /// Ends the waiting reads for which `is_over` is true.
-    fn end_reads(&self, is_over: impl Fn(&Waiting) -> bool) {
+    fn end_reads(&self, streams: &Streams, is_over: impl Fn(&Waiting) -> bool) {
         let ended: Vec<Waiting> = lock(&self.reads).extract_if(.., |read| is_over(read)).collect();
         self.answered(ended.len());
         for read in ended {
-            read.reply.error(Errno::EINTR);
+            read.fail(streams, Errno::EINTR);
         }
     }
 }

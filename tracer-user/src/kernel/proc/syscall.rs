@@ -1,6 +1,9 @@
 //! The system call that a thread waits in: `/proc/TID/syscall` (proc(5)).
 
-use std::{fs, io};
+use std::{fs, io, time::Duration};
+
+/// Maximum number of times, 1 ms apart, that a running thread is checked for a wait in a system call.
+const CHECKS_MAX: u32 = 50;
 
 /// The state of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +25,19 @@ impl CurrentSyscall {
     pub fn of(thread: u32) -> io::Result<Self> {
         let text = fs::read_to_string(format!("/proc/{thread}/syscall"))?;
         Self::parse(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// Whether a thread waits in one of these system calls, and not for a page that it accessed. A thread that runs is
+    /// checked for 50 ms, until it waits.
+    pub fn is_one_of(thread: u32, numbers: &[i64]) -> bool {
+        for _ in 0..CHECKS_MAX {
+            match Self::of(thread) {
+                Ok(Self::Running) => std::thread::sleep(Duration::from_millis(1)),
+                Ok(Self::In(number, _)) => return numbers.contains(&number),
+                Ok(Self::Outside) | Err(_) => return false,
+            }
+        }
+        true
     }
 
     fn parse(text: &str) -> Option<Self> {
