@@ -201,6 +201,25 @@ pub fn bodies(trace: &str) -> Vec<String> {
     lines.filter_map(|line| Some(line.split_once(": ")?.1.to_owned())).collect()
 }
 
+/// `missed events on all CPUs` of an instance, which every CPU's file shows.
+///
+/// # Errors
+/// The file cannot be read, or shows no such number.
+pub fn missed(dir: &Path) -> Result<u64> {
+    let stats = text(dir, "per_cpu/cpu0/stats")?;
+    let line = stats.lines().find_map(|line| line.strip_prefix("missed events on all CPUs: "));
+    Ok(line.context("no count of missed events")?.parse()?)
+}
+
+/// The hits that an instance may lack, because the kernel ran no program for them and counted them: 0 before 7.0, where
+/// no program at a raw tracepoint is preempted.
+///
+/// # Errors
+/// As [`missed`].
+pub fn may_lack(dir: &Path) -> Result<u64> {
+    if tracer_user::kernel::version() < (7, 0) { Ok(0) } else { missed(dir) }
+}
+
 /// The sum of a key of `stats` over all CPUs.
 ///
 /// # Errors

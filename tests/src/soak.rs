@@ -265,9 +265,9 @@ fn count(dir: &Path, key: &str) -> Result<u64> {
 
 /// Checks the counts of a round with `passing` and `dropped_by_filter` calls.
 fn judge(dir: &Path, passing: u64, dropped_by_filter: u64, report: &mut Report) -> Result<()> {
-    let stats = text(dir, "per_cpu/cpu0/stats")?;
-    let missed = stats.lines().find_map(|line| line.strip_prefix("missed events on all CPUs: "));
-    let missed: u64 = missed.context("missed")?.parse()?;
+    // Another process may have missed hits, too.
+    let missed = mirror::missed(dir)?;
+    let may_lack = mirror::may_lack(dir)?;
     let [hits, filtered, entries, overrun, dropped, read] =
         ["hits", "filtered", "entries", "overrun", "dropped events", "read events"]
             .map(|key| count(dir, key));
@@ -279,12 +279,15 @@ fn judge(dir: &Path, passing: u64, dropped_by_filter: u64, report: &mut Report) 
         "{hits} hits are not {filtered} filtered + {recorded} recorded ({entries} there, {overrun} overrun, {read} read) \
          + {dropped} dropped"
     );
+    let calls = passing + dropped_by_filter;
     ensure!(
-        hits + missed == passing + dropped_by_filter && missed == 0,
-        "{} calls, {hits} hits, {missed} missed",
-        passing + dropped_by_filter
+        hits <= calls && calls <= hits + missed && missed <= may_lack,
+        "{calls} calls, {hits} hits, {missed} missed"
     );
-    ensure!(filtered == dropped_by_filter, "{filtered} filtered of {dropped_by_filter}");
+    ensure!(
+        filtered <= dropped_by_filter && dropped_by_filter <= filtered + missed,
+        "{filtered} filtered of {dropped_by_filter}"
+    );
     report.hits += hits;
     report.filtered += filtered;
     report.overrun += overrun;

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::fs::{Advice, fadvise};
 use tracer_tests::host;
 use tracer_tests::load::Preempting;
-use tracer_tests::mirror::{Mounted, set, stat, text, write};
+use tracer_tests::mirror::{Mounted, missed, set, stat, text, write};
 use tracer_tests::probes::place;
 
 /// A probed function that only this test calls.
@@ -180,13 +180,6 @@ impl Outcome {
         ensure!(known + self.missed >= calls, "{what}: hits are lost and not counted: {self:?}");
         Ok(())
     }
-}
-
-/// `missed events on all CPUs` of an instance, which every CPU's file shows.
-fn missed(dir: &Path) -> Result<u64> {
-    let stats = text(dir, "per_cpu/cpu0/stats")?;
-    let line = stats.lines().find_map(|line| line.strip_prefix("missed events on all CPUs: "));
-    Ok(line.context("no count of missed events")?.parse()?)
 }
 
 /// Wake-ups of the thread that preempts the other, for each event.

@@ -10,8 +10,10 @@ use std::sync::{Arc, Barrier};
 use rustix::process::{getppid, getsid};
 use rustix::thread::gettid;
 use tracer_tests::host::{self, Tracefs};
+use tracer_tests::oracle::table::cpu_once;
 use tracer_user::api::{HistError, Histograms};
 use tracer_user::engine::facts::Facts;
+use tracer_user::kernel;
 
 /// System call number of getppid(2).
 #[cfg(target_arch = "x86_64")]
@@ -112,19 +114,29 @@ fn sums_are_exact_on_all_cpus() {
         let threads: Vec<_> = (0..THREADS).map(spawn).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
+    // The kernel counts the hits for which it ran no program: none before 7.0.
+    let missed = [own.missed(), same.missed()].map(|missed| missed as usize);
+    let may_lack = if kernel::version() < (7, 0) { [0; 2] } else { missed };
     let own = text(&mut own);
     assert_eq!(rows(&own).len(), THREADS);
+    let mut lacking = 0;
     for tid in &tids {
-        let row = format!("{{ common_pid: {tid:10} }} hitcount: {each:10}");
-        assert!(rows(&own).contains(&&*row), "{row}\n{own}");
+        let row = format!("{{ common_pid: {tid:10} }} hitcount: ");
+        let count = rows(&own).iter().find_map(|line| line.strip_prefix(&*row)?.trim().parse::<usize>().ok());
+        let count = count.unwrap_or_else(|| panic!("{row}\n{own}"));
+        lacking += each.checked_sub(count).unwrap_or_else(|| panic!("more than {each}: {own}"));
     }
+    assert!(lacking <= may_lack[0], "{lacking} hits lack and {} were missed\n{own}", missed[0]);
     // A hit is dropped, and counted as such, while another CPU takes long to make the entry of its key, as if a
     // hypervisor stops that CPU then. No other thread has the keys above.
     let same = text(&mut same);
     let dropped = same.split_once("Dropped:").unwrap().1.trim().parse::<usize>().unwrap();
-    let row = format!("{{ id: {GETPPID:10} }} hitcount: {:10}", THREADS * each - dropped);
-    assert_eq!(rows(&same), [row], "{same}");
-    println!("{} hits on {} CPUs", THREADS * each, facts.cpus());
+    let row = format!("{{ id: {GETPPID:10} }} hitcount: ");
+    let count = rows(&same).iter().find_map(|line| line.strip_prefix(&*row)?.trim().parse::<usize>().ok());
+    let both = count.unwrap_or_else(|| panic!("{row}\n{same}")) + dropped;
+    let all = THREADS * each;
+    assert!(rows(&same).len() == 1 && (all - may_lack[1]..=all).contains(&both), "{missed:?} missed\n{same}");
+    println!("{all} hits on {} CPUs, {lacking} of them missed", facts.cpus());
 }
 
 /// A full table counts the hits that found no free entry.
@@ -166,7 +178,7 @@ impl KernelHistogram {
     }
 
     fn text(&self) -> String {
-        fs::read_to_string(self.event.join("hist")).unwrap()
+        cpu_once(&fs::read_to_string(self.event.join("hist")).unwrap())
     }
 }
 

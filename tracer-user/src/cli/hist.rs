@@ -63,6 +63,10 @@ pub(super) fn run(args: &HistArgs) -> anyhow::Result<ExitCode> {
         std::thread::sleep(left.min(TICK));
     }
     print(&table(&mut histograms, args)?, args, false)?;
+    let missed = histograms.missed();
+    if missed > 0 {
+        eprintln!("missed={missed}: the kernel ran no program for so many hits, before filters");
+    }
     // The command continues if it has not ended.
     Ok(code)
 }

@@ -218,6 +218,13 @@ impl Histograms {
         Ok(text.into_bytes())
     }
 
+    /// Hits for which the kernel ran no program, before any filter and of all histograms together. It runs none at a
+    /// perf tracepoint while another program runs on that CPU, and from 7.0 on none for a thread that preempts the
+    /// program.
+    pub fn missed(&self) -> u64 {
+        self.engine.status(InstanceId::TOP).map_or(0, |status| status.missed())
+    }
+
     fn contents(&self, id: TriggerId) -> Result<HistContents, HistError> {
         let contents = self.engine.histograms.contents(InstanceId::TOP, id);
         contents.map_err(|error| Cause::NotCounted("reading the table".to_owned(), error).into())
