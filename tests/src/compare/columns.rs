@@ -29,7 +29,8 @@ pub enum Why {
     Interrupted,
     /// The kernel's own handler of a system call, which it counts before 6.18.
     OwnHandler,
-    /// An interrupt that found one of the tracer's programs running, which the kernel's record shows.
+    /// An interrupt that found one of the tracer's programs running, or a thread that preempted it or was to be
+    /// preempted in it, which the kernel's record shows.
     InProgram,
 }
 
@@ -50,6 +51,7 @@ const USUALLY_OFF: &[&str] = &[
     "mod_memcg_lruvec_state",
     "count_memcg_events",
     "mod_memcg_state",
+    "rseq_update",
 ];
 
 /// Lines with interrupts off that show that an event always happens so, if it has no other lines. An event of fewer
@@ -98,9 +100,14 @@ fn why(place: usize, kernel: &Line, two: Two, is_interrupted: bool) -> Option<Wh
         3 if two == ('1', '.') && host::kernel() < (6, 18) && is_call(&kernel.event()) => {
             Some(Why::OwnHandler)
         }
-        4 if two == ('1', '.') && in_interrupt != '.' => Some(Why::InProgram),
+        4 if two == ('1', '.') && (in_interrupt != '.' || preempts_programs()) => Some(Why::InProgram),
         _ => None,
     }
+}
+
+/// Whether the kernel preempts programs at raw tracepoints.
+pub(super) fn preempts_programs() -> bool {
+    host::kernel() >= (7, 0)
 }
 
 /// What the preempt count's bit alone shows.
@@ -277,7 +284,7 @@ mod tests {
             (".N...", ".....", true, true, true),
             ("...1.", "...2.", true, false, false),
             ("d.h.1", "d.h..", false, true, false),
-            ("....1", ".....", true, false, false),
+            ("....1", ".....", true, preempts_programs(), false),
             ("d.h..", "d.h.1", true, false, false),
         ] {
             let columns = of(&[(theirs, ours)], is_interrupted);

@@ -16,7 +16,7 @@
 //! - fields that the kernel itself leaves unset: each side's buffer shows its previous content ([`UNSET`]);
 //! - the order of a hit and of what an interrupt's end does in the task's context ([`Rule::Crossed`]): an interrupt
 //!   between the two sides' handling of the hit puts the lines of its end (it wakes `ksoftirqd`, say) after the hit in
-//!   one trace and before it in the other;
+//!   one trace and before it in the other. From 7.0 on the thread may also be preempted there;
 //! - hits between a switch's tracepoint and the switch itself ([`SWITCHING`]): `set_event_pid` already assigns them
 //!   to the next task. The tracer selects by the pid in the record, which is the previous task's.
 //!
@@ -475,7 +475,7 @@ fn walk<'a>(kernel: &[&'a Line], ours: &[&'a Line], interrupts: &Interrupts, res
         let jumped = pairs.iter().filter(|(other_k, other_o)| (*other_k < k) != (*other_o < o));
         let times = jumped.copied().chain([(k, o)]).flat_map(|(k, o)| [kernel[k].time, ours[o].time]);
         let (from, to) = times.fold((u64::MAX, 0), |(from, to), time| (from.min(time), to.max(time)));
-        same(k, o) && interrupts.any(kernel[k].cpu, from, to)
+        same(k, o) && (columns::preempts_programs() || interrupts.any(kernel[k].cpu, from, to))
     };
     let crossed = crossed(&pairs, (kernel.len(), ours.len()), is_crossed);
     for (k, o) in &crossed {

@@ -13,6 +13,7 @@ use tracer_user::code::join;
 use tracer_user::engine::{self, CommandError, records::Writer};
 use tracer_user::event::synthetic::Value;
 use tracer_user::fs::Tree;
+use tracer_user::kernel;
 use tracer_user::sys::bpf::map::{Map, MapKind, MapSpec};
 use tracer_user::sys::bpf::prog::{Prog, ProgKind};
 
@@ -42,11 +43,15 @@ fn files_define_show_and_delete() {
     let heads: Vec<_> = all.lines().map(|line| line.split(['\t', ' ']).next().unwrap()).collect();
     assert_eq!(heads, ["s:synthetic/wake", "t:probes/switch", "s:synthetic/other"]);
     let format = read(&mut tree, "events/synthetic/wake/format").unwrap();
-    let fields = "\tfield:u64 lat;\toffset:8;\tsize:8;\tsigned:0;\n\
-                  \tfield:pid_t pid;\toffset:16;\tsize:4;\tsigned:1;\n\
-                  \tfield:char comm[];\toffset:24;\tsize:16;\tsigned:1;\n\n\
-                  print fmt: \"lat=%llu, pid=%d, comm=%s\", REC->lat, REC->pid, REC->comm\n";
-    assert!(format.starts_with("name: wake\n") && format.ends_with(fields), "{format}");
+    // Kernels before 7.2 separate the fields by commas too.
+    let between = if kernel::version() < (7, 2) { ", " } else { " " };
+    let fields = format!(
+        "\tfield:u64 lat;\toffset:8;\tsize:8;\tsigned:0;\n\
+         \tfield:pid_t pid;\toffset:16;\tsize:4;\tsigned:1;\n\
+         \tfield:char comm[];\toffset:24;\tsize:16;\tsigned:1;\n\n\
+         print fmt: \"lat=%llu{between}pid=%d{between}comm=%s\", REC->lat, REC->pid, REC->comm\n"
+    );
+    assert!(format.starts_with("name: wake\n") && format.ends_with(&fields), "{format}");
     assert_eq!(write(&mut tree, "synthetic_events", "wake u64 x\n", APPEND), Err(Errno::EXIST));
     let log = read(&mut tree, "error_log").unwrap();
     assert!(
