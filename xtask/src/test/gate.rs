@@ -33,6 +33,11 @@ impl Checkout {
         Ok(Self { commit, clean: status.is_empty() })
     }
 
+    /// The commit, with or without changes in the tree.
+    pub(super) fn commit(&self) -> &str {
+        &self.commit
+    }
+
     /// Whether the tree is still in this state.
     pub(super) fn is_unchanged(&self) -> bool {
         Self::of(host::root()).is_ok_and(|now| now == *self)

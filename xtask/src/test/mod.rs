@@ -38,7 +38,7 @@ use crate::{conformance, ebpf, fresh, host, lint, sources, vm};
 use binaries::{Built, TestBinary};
 use libtest::Suite;
 use matrix::Plan;
-use options::{MACHINE_TIMEOUT, Target, parse_target};
+use options::{LASTING, MACHINE_TIMEOUT, Target, parse_target};
 use report::{Kind, Section};
 use scope::Scope;
 use selection::Groups;
@@ -152,8 +152,9 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     // A change while the tests run must not count as tested.
     let checkout =
         gate::Checkout::of(root).inspect_err(|error| eprintln!("warning: no commit: {error:#}")).ok();
+    let commit = checkout.as_ref().map_or("", gate::Checkout::commit).to_owned();
     let plan = if options.all {
-        Plan::of_all(&groups, &options.targets()?, options.part, checkout.as_ref())?
+        Plan::of_all(&groups, &options.targets(&commit)?, options.part, checkout.as_ref())?
     } else {
         Plan::default()
     };
@@ -172,7 +173,7 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
     if options.is_gate() {
         gate::forget(root)?;
     }
-    let mut sections = run(options, &plan)?;
+    let mut sections = run(options, &plan, &commit)?;
     if options.all {
         rerun::judge_flaky(root, &mut sections)?;
     }
@@ -191,7 +192,8 @@ pub(crate) fn verb(options: &Options) -> Result<ExitCode> {
 /// What a run needs.
 fn setup_groups(options: &Options) -> Result<Vec<Group>> {
     let mut groups = vec![Group::Build, Group::Test];
-    for target in options.targets()? {
+    // The kernels of the gate are for the same architecture at every commit.
+    for target in options.targets("")? {
         groups.extend(vm::groups(target.arch));
     }
     if options.wants_lint() {
@@ -204,8 +206,8 @@ fn setup_groups(options: &Options) -> Result<Vec<Group>> {
 }
 
 /// Runs the steps of a run. It ends early if a check of the lint or a unit test fails.
-fn run(options: &Options, plan: &Plan) -> Result<Vec<Section>> {
-    let targets = options.targets()?;
+fn run(options: &Options, plan: &Plan, commit: &str) -> Result<Vec<Section>> {
+    let targets = options.targets(commit)?;
     let mut sections = vec![Section::step("tools", host::elapsed())];
     if options.wants_lint() {
         // Before anything is fetched, because the end of the run waits for that.
@@ -218,7 +220,7 @@ fn run(options: &Options, plan: &Plan) -> Result<Vec<Section>> {
         // One thread, because apt allows only one run at a time.
         let fetching = scope.spawn(|| {
             let programs = (!options.vm_only).then(sources::programs);
-            (programs, targets.iter().try_for_each(|target| vm::prepare(&target.machine())))
+            (programs, prepared(&targets, options))
         });
         let start = Instant::now();
         let native = binaries::build(Arch::host()?, Profile::Dev, !options.vm_only && !options.integration)?;
@@ -240,10 +242,13 @@ fn run(options: &Options, plan: &Plan) -> Result<Vec<Section>> {
                 return Ok(sections);
             }
         }
-        if let Err(error) = fetched {
-            sections.extend(targets.iter().map(|target| machine::failed(target, &error, Duration::ZERO)));
-            return Ok(sections);
-        }
+        let targets = match fetched {
+            Ok(targets) => targets,
+            Err(error) => {
+                sections.extend(targets.iter().map(|target| machine::failed(target, &error, Duration::ZERO)));
+                return Ok(sections);
+            }
+        };
         // Before the machines run, because the compiler then takes several times as long.
         let start = Instant::now();
         let foreign = targets.iter().find(|target| target.arch.is_foreign());
@@ -277,6 +282,20 @@ fn run(options: &Options, plan: &Plan) -> Result<Vec<Section>> {
         }
         Ok(sections)
     })
+}
+
+/// The machines of a run, which are then ready. In the gate, another one takes the place of one whose kernel cannot be
+/// had.
+fn prepared(targets: &[Target], options: &Options) -> Result<Vec<Target>> {
+    let prepare = |targets: &[Target]| targets.iter().try_for_each(|target| vm::prepare(&target.machine()));
+    match prepare(targets) {
+        Err(error) if options.is_gate() => {
+            eprintln!("warning: {LASTING} in place of {}: {error:#}", targets[0].version);
+            let other = vec![parse_target(LASTING)?];
+            prepare(&other).map(|()| other)
+        }
+        done => done.map(|()| targets.to_vec()),
+    }
 }
 
 /// Title of the build.
