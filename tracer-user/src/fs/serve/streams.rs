@@ -150,13 +150,16 @@ impl Streams {
         }
     }
 
-    /// Answers a thread's read of a page, of this handle and offset, with an error. If the read is by splice(2) and the
-    /// kernel would hide the error, the answer has no bytes, and the page can be read again.
+    /// Answers a thread's read of a page, of this handle and offset, with an error. If the error says that there are no data
+    /// yet, the read is by splice(2) and the kernel would hide the error, the answer has no bytes, and the page can be
+    /// read again.
     pub(crate) fn fail(&self, (handle, offset): (u64, u64), thread: u32, reply: ReplyData, error: Errno) {
+        let has_no_data = matches!(error, Errno::EAGAIN | Errno::EINTR);
+        let hides_errors = Change::PageReadErrors.is_in(kernel::version());
         let ino = lock(&self.state)
             .by_handle
             .get(&handle)
-            .filter(|stream| stream.next == offset && Change::PageReadErrors.is_in(kernel::version()))
+            .filter(|stream| stream.next == offset && has_no_data && hides_errors)
             .map(|stream| stream.ino);
         let Some(ino) = ino else { return reply.error(error) };
         let notices = self.notices.get().cloned().flatten();
