@@ -341,7 +341,8 @@ impl Value {
     /// Whether it may depend on the tracepoint's arguments, or on anything else but the event's file.
     pub(super) fn depends(&self) -> bool {
         match self {
-            Self::Const(_) | Self::Stack(_) | Self::Record(_) | Self::Task => false,
+            Self::Const(_) | Self::Stack(_) | Self::Record(_) => false,
+            Self::Task => true,
             Self::Arg(number) => *number > 0,
             Self::Sum { of, .. } | Self::Low { of, .. } | Self::Signed { of, .. } => of.depends(),
             Self::Load { from, .. } => from.depends() || !from.is_address_of_file(),
