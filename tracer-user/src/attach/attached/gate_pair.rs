@@ -16,8 +16,9 @@
 //!   called, whose memory the same program would use. For the same reason the first one takes no hit in an interrupt
 //!   while the second one runs on that CPU (`busy`).
 //!
-//! So a hit is missed only if the kernel skips both gates, or one of them in an interrupt. The missed hits are those
-//! for which the kernel skipped the first gate, and those that it left, without those that the second gate took.
+//! So a hit is missed if the kernel skips both gates. In an interrupt it is missed if the kernel skips the first one, or
+//! if that one leaves it. A claim whose second gate was skipped stays until a hit has the same address. The missed hits
+//! are those for which the kernel skipped the first gate, and those that it left, without those that the second gate took.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
