@@ -12,7 +12,9 @@
 //!
 //! From 6.19 on every error of a read by splice is `EIO` for the caller (fuse_read_folio(), fs/fuse/file.c). So a read
 //! without data has no bytes there, which the caller sees as such. The kernel takes its offset for the file's end and
-//! keeps the empty page. The thread then drops this page and makes the size endless again.
+//! keeps the empty page. This page is then dropped, and the size made endless again. If the kernel took newer attributes
+//! of the file meanwhile, or the size was raised before the caller looked at it, the caller gets the page. It has zeros
+//! only, which is a page without records, and the caller's next read is that of the next page.
 
 use std::{
     collections::HashMap,
@@ -32,8 +34,10 @@ use crate::{
 
 /// The size of a stream while it is open for reading.
 pub(crate) const SIZE: u64 = 1 << 62;
+/// Bytes of a page.
+const PAGE: u64 = 4096;
 /// The last page. The notification of the size stores a byte there, so reads of this page fail and never wait.
-const LAST: u64 = SIZE - 4096;
+const LAST: u64 = SIZE - PAGE;
 /// Time after an open of a stream during which its page reads do not wait, because the kernel locks its pages then.
 const OPENING: Duration = Duration::from_millis(50);
 
@@ -57,6 +61,8 @@ struct Stream {
     ino: INodeNo,
     /// The offset of the next read by splice(2).
     next: u64,
+    /// Whether the last read there had no bytes.
+    was_empty: bool,
 }
 
 #[derive(Debug, Default)]
@@ -69,8 +75,6 @@ struct State {
 enum Notice {
     /// The stream has the size [`SIZE`] from now on; the closure is called afterwards.
     Endless(INodeNo, Box<dyn FnOnce() + Send>),
-    /// A read at this offset had no bytes. The stream has the size [`SIZE`] again.
-    Empty(INodeNo, u64),
     /// The stream has its normal size again.
     Closed(INodeNo),
 }
@@ -78,26 +82,27 @@ enum Notice {
 #[derive(Default)]
 pub(crate) struct Streams {
     state: Mutex<State>,
-    notices: OnceLock<Option<Sender<Notice>>>,
+    notices: OnceLock<Option<(Notifier, Sender<Notice>)>>,
 }
 
 impl Streams {
     /// Starts the thread that notifies the kernel.
     pub(crate) fn notify_by(&self, notifier: Notifier) {
         let (notices, taken) = channel();
+        let own = notifier.clone();
         let run = move || {
             for notice in taken {
-                send_notice(&notifier, notice);
+                send_notice(&own, notice);
             }
         };
         let started = spawn("notices", run);
         let started = started.inspect_err(|error| tracing::warn!("no splice from trace_pipe_raw: {error}"));
-        let _ = self.notices.set(started.ok().map(|_| notices));
+        let _ = self.notices.set(started.ok().map(|_| (notifier, notices)));
     }
 
     fn send(&self, notice: Notice) {
         let unsent = match self.notices.get() {
-            Some(Some(notices)) => notices.send(notice).err().map(|error| error.0),
+            Some(Some((_, notices))) => notices.send(notice).err().map(|error| error.0),
             _ => Some(notice),
         };
         if let Some(Notice::Endless(_, then)) = unsent {
@@ -108,7 +113,7 @@ impl Streams {
     /// Adds a stream that splice(2) can read from now on, and then calls `then`.
     pub(crate) fn open(&self, handle: u64, ino: INodeNo, then: impl FnOnce() + Send + 'static) {
         self.opens(ino);
-        lock(&self.state).by_handle.insert(handle, Stream { ino, next: 0 });
+        lock(&self.state).by_handle.insert(handle, Stream { ino, next: 0, was_empty: false });
         self.send(Notice::Endless(ino, Box::new(then)));
     }
 
@@ -139,7 +144,10 @@ impl Streams {
     }
 
     pub(crate) fn page_read(&self, handle: u64, offset: u64) -> PageRead {
-        let state = lock(&self.state);
+        let mut state = lock(&self.state);
+        if let Some(stream) = state.by_handle.get_mut(&handle) {
+            stream.skip_empty(offset);
+        }
         match state.by_handle.get(&handle) {
             _ if offset >= LAST => PageRead::Nowhere,
             Some(stream) if stream.next == offset => {
@@ -156,22 +164,24 @@ impl Streams {
     pub(crate) fn fail(&self, (handle, offset): (u64, u64), thread: u32, reply: ReplyData, error: Errno) {
         let has_no_data = matches!(error, Errno::EAGAIN | Errno::EINTR);
         let hides_errors = Change::PageReadErrors.is_in(kernel::version());
-        let ino = lock(&self.state)
-            .by_handle
-            .get(&handle)
-            .filter(|stream| stream.next == offset && has_no_data && hides_errors)
-            .map(|stream| stream.ino);
-        let Some(ino) = ino else { return reply.error(error) };
-        let notices = self.notices.get().cloned().flatten();
+        let mut state = lock(&self.state);
+        let stream = state.by_handle.get_mut(&handle);
+        let stream = stream.filter(|stream| stream.next == offset && has_no_data && hides_errors);
+        let Some((stream, (notifier, notices))) = stream.zip(self.notices.get().cloned().flatten()) else {
+            return reply.error(error);
+        };
+        stream.was_empty = true;
+        let ino = stream.ino;
+        drop(state);
         // Another thread looks at the caller, because it may have to wait until the caller sleeps.
         let look = move || {
             if !CurrentSyscall::is_one_of(thread, &SPLICES) {
                 return reply.error(error);
             }
             reply.data(&[]);
-            if let Some(notices) = notices {
-                let _ = notices.send(Notice::Empty(ino, offset));
-            }
+            // This waits while another handle's read of the page does. It fails if the kernel has dropped the page.
+            let _ = notifier.inval_inode(ino, offset.cast_signed(), PAGE.cast_signed());
+            let _ = notices.send(Notice::Endless(ino, Box::new(|| ())));
         };
         // An answer that is dropped is an error.
         let _ = spawn("look", look);
@@ -181,6 +191,17 @@ impl Streams {
     pub(crate) fn filled(&self, handle: u64, offset: u64, length: usize) {
         if let Some(stream) = lock(&self.state).by_handle.get_mut(&handle) {
             stream.next = offset.saturating_add(length as u64);
+            stream.was_empty = false;
+        }
+    }
+}
+
+impl Stream {
+    /// Advances if a read of the next page shows that the kernel delivered the page that had no bytes.
+    fn skip_empty(&mut self, offset: u64) {
+        if self.was_empty && offset == self.next.saturating_add(PAGE) {
+            self.next = offset;
+            self.was_empty = false;
         }
     }
 }
@@ -196,11 +217,6 @@ fn send_notice(notifier: &Notifier, notice: Notice) {
         Notice::Endless(ino, then) => {
             raise_size(notifier, ino);
             then();
-        }
-        Notice::Empty(ino, offset) => {
-            // It fails if the kernel has dropped the page.
-            let _ = notifier.inval_inode(ino, offset.cast_signed(), 4096);
-            raise_size(notifier, ino);
         }
         // This drops only the attributes. It fails if the kernel has forgotten the file.
         Notice::Closed(ino) => drop(notifier.inval_inode(ino, -1, 0)),
@@ -234,6 +250,11 @@ mod tests {
         assert_eq!(streams.page_read(1, 4096), PageRead::Now);
         std::thread::sleep(OPENING);
         assert_eq!(streams.page_read(1, 4096), PageRead::Waits);
+        // The kernel delivered a page whose read had no bytes.
+        streams.state.lock().unwrap().by_handle.get_mut(&1).unwrap().was_empty = true;
+        assert_eq!(streams.page_read(1, 4 * 4096), PageRead::Now);
+        assert_eq!(streams.page_read(1, 2 * 4096), PageRead::Waits);
+        assert_eq!(streams.page_read(1, 3 * 4096), PageRead::Now);
         streams.close(2);
         streams.close(1);
         assert_eq!(streams.page_read(1, 4096), PageRead::Now);
