@@ -19,11 +19,21 @@ struct State {
     /// Slots that were never used: from here, up to but not including `end`.
     next: u32,
     end: u32,
-    /// Whether the highest unused slot is taken first.
-    descends: bool,
-    /// Slots that were used before and are free again.
-    free: BTreeSet<Slot>,
+    order: Order,
+    /// Slots that were used before and are free again. With [`Order::LongestUnused`], numbered as they were freed.
+    free: BTreeSet<(u64, Slot)>,
+    /// Slots that were freed so far.
+    freed: u64,
     capacity: u32,
+}
+
+/// Which unused slot is taken first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    Lowest,
+    Highest,
+    /// The lowest that was never used, then the one that is free for the longest time.
+    LongestUnused,
 }
 
 /// A slot in use. Dropping it frees the slot.
@@ -36,16 +46,21 @@ pub(crate) struct SlotLease {
 impl Slots {
     /// No slot is in use yet.
     pub(super) fn new(capacity: u32) -> Self {
-        Self::of(capacity, false)
+        Self::of(capacity, Order::Lowest)
     }
 
     /// No slot is in use yet. The highest slots are taken first.
     pub(super) fn from_the_top(capacity: u32) -> Self {
-        Self::of(capacity, true)
+        Self::of(capacity, Order::Highest)
     }
 
-    fn of(capacity: u32, descends: bool) -> Self {
-        let state = State { next: 0, end: capacity, descends, free: BTreeSet::new(), capacity };
+    /// No slot is in use yet. A slot is used again as late as possible, because a program may still run that knows it.
+    pub(super) fn longest_unused(capacity: u32) -> Self {
+        Self::of(capacity, Order::LongestUnused)
+    }
+
+    fn of(capacity: u32, order: Order) -> Self {
+        let state = State { next: 0, end: capacity, order, free: BTreeSet::new(), freed: 0, capacity };
         Self(Arc::new(Mutex::new(state)))
     }
 
@@ -68,11 +83,15 @@ impl Slots {
     /// Takes an unused slot, or `None` if all are in use.
     pub(super) fn take(&self) -> Option<Arc<SlotLease>> {
         let mut state = self.lock();
-        let free = if state.descends { state.free.pop_last() } else { state.free.pop_first() };
+        let free = match state.order {
+            Order::LongestUnused if state.next < state.end => None,
+            Order::Lowest | Order::LongestUnused => state.free.pop_first(),
+            Order::Highest => state.free.pop_last(),
+        };
         let slot = match free {
-            Some(slot) => slot,
+            Some((_, slot)) => slot,
             None if state.next == state.end => return None,
-            None if state.descends => {
+            None if state.order == Order::Highest => {
                 state.end -= 1;
                 Slot::new(state.end)
             }
@@ -94,7 +113,10 @@ impl SlotLease {
 
 impl Drop for SlotLease {
     fn drop(&mut self) {
-        self.slots.lock().free.insert(self.slot);
+        let mut state = self.slots.lock();
+        state.freed += 1;
+        let number = if state.order == Order::LongestUnused { state.freed } else { 0 };
+        state.free.insert((number, self.slot));
     }
 }
 
@@ -112,6 +134,17 @@ mod tests {
         assert!(slots.take().is_none());
         drop(link);
         assert_eq!(slots.take().unwrap().slot().get(), 0);
+    }
+
+    #[test]
+    fn the_slot_that_is_unused_for_longest_is_taken() {
+        let slots = Slots::longest_unused(3);
+        let [first, second] = [(); 2].map(|()| slots.take().unwrap());
+        drop(second);
+        let third = slots.take().unwrap();
+        assert_eq!(third.slot().get(), 2);
+        drop(first);
+        assert_eq!(slots.take().unwrap().slot().get(), 1);
     }
 
     #[test]

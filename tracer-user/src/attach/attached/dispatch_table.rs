@@ -14,7 +14,7 @@ use std::{
 
 use super::{
     entry::{self, Entry, EntrySource, OwnGate},
-    gate_pair::{self, CountPlace},
+    gate_pair::GatePairs,
 };
 use crate::{
     attach::{
@@ -146,12 +146,12 @@ impl DispatchTable {
         Err(not_linked(Errno::EXIST))
     }
 
-    /// A gate for one hook, or two gates with `counts`.
-    pub(crate) fn own_gate(&self, slot: Slot, counts: Option<&CountPlace>) -> Result<OwnGate, Cause> {
-        let Some(counts) = counts else {
+    /// A gate for one hook, or two gates with `pairs`.
+    pub(crate) fn own_gate(&self, slot: Slot, pairs: Option<&GatePairs>) -> Result<OwnGate, Cause> {
+        let Some(pairs) = pairs else {
             return Ok(OwnGate::in_table(self.load(EntrySource::Fixed(slot.get()))?, None));
         };
-        let (first, second) = gate_pair::load_pair(&self.array, slot.get(), counts, NAME)?;
+        let (first, second) = pairs.load(&self.array, slot.get(), NAME)?;
         Ok(OwnGate::in_table(first, Some(second)))
     }
 }

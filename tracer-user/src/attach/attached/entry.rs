@@ -155,6 +155,8 @@ fn count(asm: &mut Assembler) {
 pub(crate) struct OwnGate {
     program: Arc<Prog>,
     second: Option<SecondGate>,
+    /// Missed hits from before both gates were linked.
+    missed_before: u64,
     /// Hits by CPU, including threads that are not traced, as in the kernel's probe profiles.
     hits: Option<Map>,
 }
@@ -170,12 +172,12 @@ impl OwnGate {
         let array = Arc::new(program_array(1, name)?);
         let hits = counts.then(|| maps::per_cpu(8, "tracer_hits")).transpose()?;
         let program = load_gate(kind, purpose, &array, EntrySource::Fixed(0), hits.as_ref(), name)?;
-        Ok((Self { program: Arc::new(program), second: None, hits }, Entry::new(array, 0)))
+        Ok((Self { program: Arc::new(program), second: None, missed_before: 0, hits }, Entry::new(array, 0)))
     }
 
     /// A loaded gate in front of an entry of a larger array.
     pub(crate) fn in_table(program: Prog, second: Option<SecondGate>) -> Self {
-        Self { program: Arc::new(program), second, hits: None }
+        Self { program: Arc::new(program), second, missed_before: 0, hits: None }
     }
 
     /// The program to attach to the hook.
@@ -196,8 +198,18 @@ impl OwnGate {
         each.fold(0, u64::wrapping_add)
     }
 
-    /// Hits for which the kernel did not run the gate, nor the second one.
+    /// Counts missed hits from here on.
+    pub(crate) fn begin(&mut self) {
+        self.missed_before = self.all_missed();
+    }
+
+    /// Hits for which the kernel did not run the gate, nor the second one. A hit that is between its gates may count for
+    /// a moment.
     pub(crate) fn missed(&self) -> u64 {
+        self.all_missed().saturating_sub(self.missed_before)
+    }
+
+    fn all_missed(&self) -> u64 {
         // The second gate's hits are read first, so that hits meanwhile do not hide missed ones.
         let (left, taken) = self.second.as_ref().map_or((0, 0), SecondGate::left_and_taken);
         (missed(&self.program) + left).saturating_sub(taken)

@@ -6,21 +6,28 @@
 //! first one did not.
 //!
 //! Both get the same address of the tracepoint's arguments, which the kernel stores on the thread's stack
-//! (`BPF_TRACE_DEFN_x`, kernel/trace/bpf_trace.c). It identifies the hit. A claim is this address in the place of a
-//! table at the address's hash.
+//! (`BPF_TRACE_DEFN_x`, kernel/trace/bpf_trace.c). It identifies the hit. A claim is this address in a table that all
+//! pairs share. Its place is the hash of the pair and of the address's page, so a pair usually has a place for each
+//! stack.
 //!
-//! - The first gate takes an empty place. If another hit has the place, it leaves its hit to the second gate. It may
-//!   find its own address, of an earlier hit for which the kernel skipped the second gate.
+//! - The first gate takes an empty place. It also replaces a claim of the same page, of a hit for which the kernel
+//!   skipped the second gate. That hit is over if its address is not above the new one, and outside of interrupts also
+//!   if it is above: between two gates only an interrupt has a hit. If another hit has the place, the first gate leaves
+//!   its hit to the second one.
 //! - The second gate empties the place if it has the hit's address, and then ends. Else it takes the hit.
 //! - In an interrupt the second gate takes no hit, because the interrupt may have come in a program that the first one
 //!   called, whose memory the same program would use. For the same reason the first one takes no hit in an interrupt
 //!   while the second one runs on that CPU (`busy`).
 //!
 //! So a hit is missed if the kernel skips both gates. In an interrupt it is missed if the kernel skips the first one, or
-//! if that one leaves it. A claim whose second gate was skipped stays until a hit has the same address. The missed hits
-//! are those for which the kernel skipped the first gate, and those that it left, without those that the second gate took.
+//! if that one leaves it. A claim whose second gate was skipped stays until the pair has another hit in that part of
+//! the stack. Until then it costs a little time at hits whose place is the same. The missed hits are those for which the
+//! kernel skipped the first gate, and those that it left, without those that the second gate took.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+};
 
 use crate::{
     attach::{Cause, maps, program::load},
@@ -34,18 +41,26 @@ use crate::{
     },
 };
 
-/// Number of places, as a power of two. Only hits that are between their gates at the same time collide.
-const PLACES_BITS: u32 = 9;
+/// Number of places, as a power of two. Claims of threads that ended stay, so there are more than threads that are
+/// between two gates at the same time.
+const PLACES_BITS: u32 = 16;
 /// Bytes of the places.
 const PLACES_BYTES: usize = 8 << PLACES_BITS;
+/// Largest number of pairs, as a power of two. Two pairs never have the same place for the same page, because the first
+/// gate may replace a claim of that page.
+const PAIRS_BITS: u32 = 13;
+/// A page of a stack, as a power of two: all of it belongs to one stack.
+const PAGE_BITS: u32 = 12;
+/// Bytes of a page.
+const PAGE: i32 = 1 << PAGE_BITS;
 /// Offset of the hits that the first gate left.
-const LEFT: usize = PLACES_BYTES;
+const LEFT: usize = 0;
 /// Offset of the hits that the second gate took.
-const TAKEN: usize = LEFT + 8;
+const TAKEN: usize = 8;
 /// Offset of the number of CPUs on which the second gate runs programs.
-const BUSY: usize = TAKEN + 8;
+const BUSY: usize = 16;
 /// Offset of the CPUs' rows.
-const ROWS: usize = BUSY + 8;
+const ROWS: usize = 24;
 /// In a row: the address of the CPU's preempt count.
 const COUNT: usize = 0;
 /// In a row: whether the second gate runs programs on this CPU.
@@ -69,18 +84,18 @@ pub(crate) struct CountPlace {
 }
 
 impl CountPlace {
-    /// The table in its first state.
-    fn table(&self) -> Vec<u8> {
-        let mut table = vec![0; ROWS];
+    /// The memory of a pair in its first state.
+    fn memory(&self) -> Vec<u8> {
+        let mut memory = vec![0; ROWS];
         for cpu in 0..self.cpus as usize {
             let address = self.addresses.get(cpu).copied().unwrap_or_default();
-            table.extend(address.to_ne_bytes());
-            table.extend([0; 8]);
+            memory.extend(address.to_ne_bytes());
+            memory.extend([0; 8]);
         }
-        table
+        memory
     }
 
-    /// R8 = address of the CPU's row, without [`ROWS`]. Jumps to `unknown` if the table has no such row.
+    /// R8 = address of the CPU's row, without [`ROWS`]. Jumps to `unknown` if there is no such row.
     fn row(&self, asm: &mut Assembler, unknown: Label) {
         asm.call(Helper::GetSmpProcessorId);
         asm.jump_if(Cond::Ge, Reg::R0, self.cpus.cast_signed(), unknown);
@@ -108,11 +123,19 @@ impl CountPlace {
     }
 }
 
-/// The second gate of a raw tracepoint, and the table of both.
+/// What all pairs of gates share.
+#[derive(Clone, Debug)]
+pub(crate) struct GatePairs {
+    counts: CountPlace,
+    /// The claims, while a pair uses them or once one did.
+    claims: Option<Arc<Map>>,
+}
+
+/// The second gate of a raw tracepoint, and the memory of both.
 #[derive(Debug)]
 pub(crate) struct SecondGate {
     program: Prog,
-    table: Map,
+    memory: Map,
 }
 
 impl SecondGate {
@@ -123,7 +146,7 @@ impl SecondGate {
 
     /// Hits that the first gate left to this one, and hits that this one took.
     pub(crate) fn left_and_taken(&self) -> (u64, u64) {
-        let value = self.table.lookup(&[0; 4]).ok().flatten().unwrap_or_default();
+        let value = self.memory.lookup(&[0; 4]).ok().flatten().unwrap_or_default();
         let at = |offset: usize| {
             let bytes = value.get(offset..).and_then(|rest| rest.first_chunk());
             bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
@@ -132,49 +155,70 @@ impl SecondGate {
     }
 }
 
-/// Loads both gates in front of the entry at `index` of `array`.
-pub(crate) fn load_pair(
-    array: &Map,
-    index: u32,
-    place: &CountPlace,
-    name: &'static str,
-) -> Result<(Prog, SecondGate), Cause> {
-    let value = place.table();
-    let table = maps::array(value.len(), 1, "tracer_claims")?;
-    table.update(&[0; 4], &value).map_err(|errno| Cause::Map("tracer_claims", errno))?;
-    let load = |functions: Vec<Function>| {
-        let insns = bound(functions, array.as_fd(), table.as_fd())?;
-        load::load(ProgKind::RawTracepoint, Purpose::Any, &insns, name)
-    };
-    let first = load(first(index, place))?;
-    let program = load(second(index, place))?;
-    Ok((first, SecondGate { program, table }))
+impl GatePairs {
+    /// No pair yet.
+    pub(crate) fn new(counts: CountPlace) -> Self {
+        Self { counts, claims: None }
+    }
+
+    /// These, with the table of claims.
+    pub(crate) fn ready(&mut self) -> Result<Self, Cause> {
+        if self.claims.is_none() {
+            self.claims = Some(Arc::new(maps::array(PLACES_BYTES, 1, "tracer_claims")?));
+        }
+        Ok(self.clone())
+    }
+
+    /// Loads both gates in front of the entry at `index` of `array`.
+    pub(crate) fn load(
+        &self,
+        array: &Map,
+        index: u32,
+        name: &'static str,
+    ) -> Result<(Prog, SecondGate), Cause> {
+        if index >> PAIRS_BITS != 0 {
+            return Err(Cause::TooMany(1 << PAIRS_BITS));
+        }
+        let claims = self.claims.as_ref().ok_or(Cause::Misplaced("gates without claims"))?;
+        let value = self.counts.memory();
+        let memory = maps::array(value.len(), 1, "tracer_gates")?;
+        memory.update(&[0; 4], &value).map_err(|errno| Cause::Map("tracer_gates", errno))?;
+        let load = |functions: Vec<Function>| {
+            let insns = bound(functions, [array.as_fd(), claims.as_fd(), memory.as_fd()])?;
+            load::load(ProgKind::RawTracepoint, Purpose::Any, &insns, name)
+        };
+        let first = load(first(index, &self.counts))?;
+        let program = load(second(index, &self.counts))?;
+        Ok((first, SecondGate { program, memory }))
+    }
 }
 
 fn bound(
     mut functions: Vec<Function>,
-    array: BorrowedFd<'_>,
-    table: BorrowedFd<'_>,
+    [array, claims, memory]: [BorrowedFd<'_>; 3],
 ) -> Result<Vec<Insn>, Cause> {
     load::bind(&mut functions, |map| match map {
         MapRef::Programs => Some(array),
-        MapRef::Claims => Some(table),
+        MapRef::Claims => Some(claims),
+        MapRef::Gates => Some(memory),
         _ => None,
     })?;
     Ok(join::join(&functions, &[]))
 }
 
-/// Begins a gate: R6 is the context, R9 the table, R7 the address of the hit's place.
-fn begin(asm: &mut Assembler) {
+/// Begins a gate: R6 is the context, R9 the pair's memory, R7 the address of the hit's place.
+fn begin(asm: &mut Assembler, index: u32) {
     asm.mov(Reg::R6, Reg::R1);
-    asm.map_value(Reg::R9, MapRef::Claims);
-    // Fibonacci hashing. The stacks of threads differ in bits above 12.
+    asm.map_value(Reg::R9, MapRef::Gates);
+    asm.map_value(Reg::R2, MapRef::Claims);
+    // Fibonacci hashing of the page's number and the pair's. The pair's has the upper bits, which survive the shift.
     asm.alu32(Alu::Mov, Reg::R7, Reg::R6);
-    asm.alu32(Alu::Rsh, Reg::R7, 4);
+    asm.alu32(Alu::Rsh, Reg::R7, PAGE_BITS.cast_signed());
+    asm.alu32(Alu::Add, Reg::R7, (index << (32 - PAIRS_BITS)).cast_signed());
     asm.alu32(Alu::Mul, Reg::R7, 0x9e37_79b1_u32.cast_signed());
     asm.alu32(Alu::Rsh, Reg::R7, (32 - PLACES_BITS).cast_signed());
     asm.alu(Alu::Lsh, Reg::R7, 3);
-    asm.alu(Alu::Add, Reg::R7, Reg::R9);
+    asm.alu(Alu::Add, Reg::R7, Reg::R2);
 }
 
 /// Calls the entry, and ends.
@@ -190,7 +234,7 @@ fn end(asm: &mut Assembler) {
     asm.exit();
 }
 
-/// Adds to a number of the table.
+/// Adds to a number in the pair's memory.
 fn add(asm: &mut Assembler, offset: usize, number: i32) {
     asm.mov(Reg::R1, number);
     asm.atomic(Width::D, Atomic::AddOnly, Reg::R9, offset as i16, Reg::R1);
@@ -198,8 +242,8 @@ fn add(asm: &mut Assembler, offset: usize, number: i32) {
 
 fn first(index: u32, place: &CountPlace) -> Vec<Function> {
     let mut asm = Assembler::new();
-    let (claims, takes, leaves) = (asm.label(), asm.label(), asm.label());
-    begin(&mut asm);
+    let (claims, above, replaces, leaves) = (asm.label(), asm.label(), asm.label(), asm.label());
+    begin(&mut asm, index);
     asm.load(Width::D, Reg::R1, Reg::R9, BUSY as i16);
     asm.jump_if(Cond::Eq, Reg::R1, 0, claims);
     place.row(&mut asm, leaves);
@@ -207,23 +251,40 @@ fn first(index: u32, place: &CountPlace) -> Vec<Function> {
     asm.jump_if(Cond::Eq, Reg::R1, 0, claims);
     place.check(&mut asm, leaves);
     asm.bind(claims);
-    asm.mov(Reg::R0, 0);
+    asm.load(Width::D, Reg::R0, Reg::R7, 0);
+    asm.jump_if(Cond::Eq, Reg::R0, 0, replaces);
+    // R1 = offset of the hit's address in the page. Comparisons are all that the verifier allows of this address.
+    asm.alu32(Alu::Mov, Reg::R1, Reg::R6);
+    asm.alu(Alu::And, Reg::R1, PAGE - 1);
+    asm.jump_if(Cond::Gt, Reg::R0, Reg::R6, above);
+    asm.alu(Alu::Add, Reg::R1, Reg::R0);
+    asm.jump_if(Cond::Lt, Reg::R1, Reg::R6, leaves);
+    asm.jump(replaces);
+    asm.bind(above);
+    asm.mov(Reg::R2, Reg::R0);
+    asm.alu(Alu::Sub, Reg::R2, PAGE);
+    asm.alu(Alu::Add, Reg::R1, Reg::R2);
+    asm.jump_if(Cond::Ge, Reg::R1, Reg::R6, leaves);
+    asm.store(Width::D, Reg::R10, -16, Reg::R0);
+    place.row(&mut asm, leaves);
+    place.check(&mut asm, leaves);
+    asm.load(Width::D, Reg::R0, Reg::R10, -16);
+    asm.bind(replaces);
+    asm.mov(Reg::R1, Reg::R0);
     asm.atomic(Width::D, Atomic::CompareExchange, Reg::R7, 0, Reg::R6);
-    asm.jump_if(Cond::Eq, Reg::R0, 0, takes);
-    asm.jump_if(Cond::Eq, Reg::R0, Reg::R6, takes);
+    asm.jump_if(Cond::Ne, Reg::R0, Reg::R1, leaves);
+    asm.mov(Reg::R1, Reg::R6);
+    call(&mut asm, index);
     asm.bind(leaves);
     add(&mut asm, LEFT, 1);
     end(&mut asm);
-    asm.bind(takes);
-    asm.mov(Reg::R1, Reg::R6);
-    call(&mut asm, index);
     vec![asm.finish("first_gate")]
 }
 
 fn second(index: u32, place: &CountPlace) -> Vec<Function> {
     let mut asm = Assembler::new();
     let (takes, leaves) = (asm.label(), asm.label());
-    begin(&mut asm);
+    begin(&mut asm, index);
     asm.load(Width::D, Reg::R1, Reg::R7, 0);
     asm.jump_if(Cond::Ne, Reg::R1, Reg::R6, takes);
     asm.store(Width::D, Reg::R7, 0, 0);
@@ -254,7 +315,7 @@ mod tests {
 
     fn listed(functions: Vec<Function>) -> String {
         let any = rustix::stdio::stdin();
-        listing::program(&bound(functions, any, any).unwrap())
+        listing::program(&bound(functions, [any; 3]).unwrap())
     }
 
     fn per_cpu() -> CountPlace {
@@ -262,60 +323,104 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_a_row_for_each_cpu() {
-        let table = CountPlace { cpus: 3, ..per_cpu() }.table();
-        assert_eq!(table.len(), ROWS + (3 << ROW_BITS));
-        let count = |cpu: usize| table[ROWS + (cpu << ROW_BITS) + COUNT];
+    fn the_memory_has_a_row_for_each_cpu() {
+        let memory = CountPlace { cpus: 3, ..per_cpu() }.memory();
+        assert_eq!(memory.len(), ROWS + (3 << ROW_BITS));
+        let count = |cpu: usize| memory[ROWS + (cpu << ROW_BITS) + COUNT];
         assert_eq!([count(0), count(1), count(2)], [1, 2, 0]);
     }
 
     #[test]
-    fn the_first_gate_takes_an_empty_place() {
+    fn pairs_have_different_places_for_a_page() {
+        let place = |page: u32, index: u32| {
+            page.wrapping_add(index << (32 - PAIRS_BITS)).wrapping_mul(0x9e37_79b1) >> (32 - PLACES_BITS)
+        };
+        for page in [0, 0x0007_1234, 0x000f_ffff] {
+            let mut places: Vec<u32> = (0..1 << PAIRS_BITS).map(|index| place(page, index)).collect();
+            places.sort_unstable();
+            places.dedup();
+            assert_eq!(places.len(), 1 << PAIRS_BITS);
+        }
+    }
+
+    #[test]
+    fn the_first_gate_takes_an_empty_place_or_an_old_claim() {
         insta::assert_snapshot!(listed(first(7, &per_cpu())), @r"
          0  r6 = r1
          1  r9 = map 0 + 0
-         3  w7 = w6
-         4  w7 >>= 4
-         5  w7 *= -1640531535
-         6  w7 >>= 23
-         7  r7 <<= 3
-         8  r7 += r9
-         9  r1 = *(u64 *)(r9 + 4112)
-        10  if r1 == 0 goto L1
-        11  call bpf_get_smp_processor_id
-        12  if r0 >= 2 goto L2
-        13  r0 <<= 4
-        14  r8 = r9
-        15  r8 += r0
-        16  r1 = *(u64 *)(r8 + 4128)
-        17  if r1 == 0 goto L1
-        18  r3 = *(u64 *)(r8 + 4120)
-        19  *(u32 *)(r10 - 4) = -1
-        20  r1 = r10
-        21  r1 += -4
-        22  r2 = 4
-        23  call bpf_probe_read_kernel
-        24  if r0 != 0 goto L2
-        25  r1 = *(u32 *)(r10 - 4)
-        26  r1 &= 2130706688
-        27  if r1 != 0 goto L2
+         3  r2 = map 0 + 0
+         5  w7 = w6
+         6  w7 >>= 12
+         7  w7 += 3670016
+         8  w7 *= -1640531535
+         9  w7 >>= 16
+        10  r7 <<= 3
+        11  r7 += r2
+        12  r1 = *(u64 *)(r9 + 16)
+        13  if r1 == 0 goto L1
+        14  call bpf_get_smp_processor_id
+        15  if r0 >= 2 goto L4
+        16  r0 <<= 4
+        17  r8 = r9
+        18  r8 += r0
+        19  r1 = *(u64 *)(r8 + 32)
+        20  if r1 == 0 goto L1
+        21  r3 = *(u64 *)(r8 + 24)
+        22  *(u32 *)(r10 - 4) = -1
+        23  r1 = r10
+        24  r1 += -4
+        25  r2 = 4
+        26  call bpf_probe_read_kernel
+        27  if r0 != 0 goto L4
+        28  r1 = *(u32 *)(r10 - 4)
+        29  r1 &= 2130706688
+        30  if r1 != 0 goto L4
         L1:
-        28  r0 = 0
-        29  r6 = atomic_compare_exchange(*(u64 *)(r7 + 0), r6)
-        30  if r0 == 0 goto L3
-        31  if r0 == r6 goto L3
+        31  r0 = *(u64 *)(r7 + 0)
+        32  if r0 == 0 goto L3
+        33  w1 = w6
+        34  r1 &= 4095
+        35  if r0 > r6 goto L2
+        36  r1 += r0
+        37  if r1 < r6 goto L4
+        38  goto L3
         L2:
-        32  r1 = 1
-        33  atomic_add(*(u64 *)(r9 + 4096), r1)
-        34  r0 = 0
-        35  exit
+        39  r2 = r0
+        40  r2 -= 4096
+        41  r1 += r2
+        42  if r1 >= r6 goto L4
+        43  *(u64 *)(r10 - 16) = r0
+        44  call bpf_get_smp_processor_id
+        45  if r0 >= 2 goto L4
+        46  r0 <<= 4
+        47  r8 = r9
+        48  r8 += r0
+        49  r3 = *(u64 *)(r8 + 24)
+        50  *(u32 *)(r10 - 4) = -1
+        51  r1 = r10
+        52  r1 += -4
+        53  r2 = 4
+        54  call bpf_probe_read_kernel
+        55  if r0 != 0 goto L4
+        56  r1 = *(u32 *)(r10 - 4)
+        57  r1 &= 2130706688
+        58  if r1 != 0 goto L4
+        59  r0 = *(u64 *)(r10 - 16)
         L3:
-        36  r1 = r6
-        37  r2 = map 0
-        39  w3 = 7
-        40  call bpf_tail_call
-        41  r0 = 0
-        42  exit
+        60  r1 = r0
+        61  r6 = atomic_compare_exchange(*(u64 *)(r7 + 0), r6)
+        62  if r0 != r1 goto L4
+        63  r1 = r6
+        64  r2 = map 0
+        66  w3 = 7
+        67  call bpf_tail_call
+        68  r0 = 0
+        69  exit
+        L4:
+        70  r1 = 1
+        71  atomic_add(*(u64 *)(r9 + 0), r1)
+        72  r0 = 0
+        73  exit
         ");
     }
 
@@ -324,51 +429,53 @@ mod tests {
         insta::assert_snapshot!(listed(second(7, &per_cpu())), @r"
          0  r6 = r1
          1  r9 = map 0 + 0
-         3  w7 = w6
-         4  w7 >>= 4
-         5  w7 *= -1640531535
-         6  w7 >>= 23
-         7  r7 <<= 3
-         8  r7 += r9
-         9  r1 = *(u64 *)(r7 + 0)
-        10  if r1 != r6 goto L1
-        11  *(u64 *)(r7 + 0) = 0
-        12  goto L2
+         3  r2 = map 0 + 0
+         5  w7 = w6
+         6  w7 >>= 12
+         7  w7 += 3670016
+         8  w7 *= -1640531535
+         9  w7 >>= 16
+        10  r7 <<= 3
+        11  r7 += r2
+        12  r1 = *(u64 *)(r7 + 0)
+        13  if r1 != r6 goto L1
+        14  *(u64 *)(r7 + 0) = 0
+        15  goto L2
         L1:
-        13  call bpf_get_smp_processor_id
-        14  if r0 >= 2 goto L2
-        15  r0 <<= 4
-        16  r8 = r9
-        17  r8 += r0
-        18  r3 = *(u64 *)(r8 + 4120)
-        19  *(u32 *)(r10 - 4) = -1
-        20  r1 = r10
-        21  r1 += -4
-        22  r2 = 4
-        23  call bpf_probe_read_kernel
-        24  if r0 != 0 goto L2
-        25  r1 = *(u32 *)(r10 - 4)
-        26  r1 &= 2130706688
-        27  if r1 != 0 goto L2
-        28  r1 = 1
-        29  atomic_add(*(u64 *)(r9 + 4104), r1)
-        30  r1 = 1
-        31  atomic_add(*(u64 *)(r9 + 4112), r1)
-        32  *(u64 *)(r8 + 4128) = 1
-        33  r1 = r6
-        34  call function 1
-        35  *(u64 *)(r8 + 4128) = 0
-        36  r1 = -1
-        37  atomic_add(*(u64 *)(r9 + 4112), r1)
+        16  call bpf_get_smp_processor_id
+        17  if r0 >= 2 goto L2
+        18  r0 <<= 4
+        19  r8 = r9
+        20  r8 += r0
+        21  r3 = *(u64 *)(r8 + 24)
+        22  *(u32 *)(r10 - 4) = -1
+        23  r1 = r10
+        24  r1 += -4
+        25  r2 = 4
+        26  call bpf_probe_read_kernel
+        27  if r0 != 0 goto L2
+        28  r1 = *(u32 *)(r10 - 4)
+        29  r1 &= 2130706688
+        30  if r1 != 0 goto L2
+        31  r1 = 1
+        32  atomic_add(*(u64 *)(r9 + 8), r1)
+        33  r1 = 1
+        34  atomic_add(*(u64 *)(r9 + 16), r1)
+        35  *(u64 *)(r8 + 32) = 1
+        36  r1 = r6
+        37  call function 1
+        38  *(u64 *)(r8 + 32) = 0
+        39  r1 = -1
+        40  atomic_add(*(u64 *)(r9 + 16), r1)
         L2:
-        38  r0 = 0
-        39  exit
+        41  r0 = 0
+        42  exit
            ; function 1
-        40  r2 = map 0
-        42  w3 = 7
-        43  call bpf_tail_call
-        44  r0 = 0
-        45  exit
+        43  r2 = map 0
+        45  w3 = 7
+        46  call bpf_tail_call
+        47  r0 = 0
+        48  exit
         ");
     }
 

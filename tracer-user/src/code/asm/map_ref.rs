@@ -44,8 +44,10 @@ pub enum MapRef {
     Programs,
     /// A per-CPU array whose only value counts the hits of a dispatch table.
     Hits,
-    /// An array whose only value has the claims of hits by two gates.
+    /// An array whose only value has the claims of hits by pairs of gates.
     Claims,
+    /// An array whose only value is the memory of a pair of gates.
+    Gates,
     /// An array of preempt counts that programs saw.
     Measured,
 }
@@ -82,6 +84,7 @@ impl fmt::Display for MapRef {
             Self::Programs => "programs",
             Self::Hits => "hits",
             Self::Claims => "claims",
+            Self::Gates => "gates",
             Self::Measured => "measured",
             Self::Emission => "emission",
         };

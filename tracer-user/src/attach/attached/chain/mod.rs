@@ -58,7 +58,7 @@ pub(crate) use self::{
 };
 use super::{
     dispatch_table::{DispatchTable, DispatchTables},
-    gate_pair::CountPlace,
+    gate_pair::GatePairs,
 };
 use crate::{
     attach::{
@@ -104,8 +104,8 @@ struct State {
     sessions: u64,
     /// As in [`Context`](crate::attach::Context).
     pages: Option<Arc<CallPages>>,
-    /// Where the second gates of raw tracepoints read the preempt count, if such tracepoints have two gates.
-    counts: Option<CountPlace>,
+    /// If raw tracepoints where the kernel preempts programs have two gates.
+    pairs: Option<GatePairs>,
     /// The slots of the entries of system calls. Only those use them, because a thread that waits in `pages` may run a
     /// gate long after it was closed.
     call_leases: Vec<Arc<SlotLease>>,
@@ -155,8 +155,9 @@ pub(crate) struct ChainPlace {
     key: PointKey,
     number: u64,
     lease: Arc<SlotLease>,
-    /// Missed hits of the gate when the consumer joined.
-    missed_before: u64,
+    /// The fewest missed hits of the gate that were seen since the consumer joined. A hit between two gates may have
+    /// counted then.
+    missed_before: AtomicU64,
     /// Where the missed hits are added when the consumer leaves.
     ended: Arc<AtomicU64>,
 }
@@ -167,14 +168,14 @@ impl Chains {
     pub fn new(rows: u32, cpus: u32, context: &Context) -> Self {
         Self(Arc::new(Mutex::new(State {
             perf_slots: Slots::from_the_top(rows),
-            raw_slots: Slots::new(rows),
+            raw_slots: Slots::longest_unused(rows),
             tables: DispatchTables::new(rows + PLACES),
             places: Places { first: rows, next: rows, left: VecDeque::new() },
             points: HashMap::new(),
             joined: 0,
             sessions: 0,
             pages: context.pages.clone(),
-            counts: context.second_gates(cpus),
+            pairs: context.second_gates(cpus).map(GatePairs::new),
             call_leases: Vec::new(),
         })))
     }
@@ -190,7 +191,7 @@ impl Chains {
 
     /// Whether a tracepoint has two gates, because the kernel preempts programs there.
     pub(crate) fn has_two_gates(&self, attach_point: &AttachPoint) -> bool {
-        is_preempted(attach_point) && self.lock().counts.is_some()
+        is_preempted(attach_point) && self.lock().pairs.is_some()
     }
 
     /// Whether a tracepoint is linked already, so that a further consumer needs no perf event.
@@ -221,7 +222,7 @@ impl Chains {
             key: key.clone(),
             number,
             lease: Arc::clone(lease),
-            missed_before,
+            missed_before: AtomicU64::new(missed_before),
             ended: Arc::clone(ended),
         };
         let points = points.entry(key.clone()).or_default();
@@ -321,9 +322,11 @@ impl ChainPlace {
         opened: Option<Result<PerfEvent, Cause>>,
         shares_gate: bool,
     ) -> Result<(), Cause> {
-        let (pages, counts) = {
-            let state = self.chains.lock();
-            (state.pages.clone(), state.counts.clone().filter(|_| is_preempted(&self.attach_point)))
+        let (pages, pairs) = {
+            let mut state = self.chains.lock();
+            let pairs = state.pairs.as_mut().filter(|_| is_preempted(&self.attach_point));
+            let pairs = pairs.map(GatePairs::ready).transpose()?;
+            (state.pages.clone(), pairs)
         };
         self.with_point(|point, table| {
             if point.is_linked() {
@@ -334,7 +337,7 @@ impl ChainPlace {
                     point.connect_perf(*id, table, opened, shares_gate)
                 }
                 AttachPoint::RawTracepoint(name) => {
-                    point.connect_raw(name, table, counts.as_ref(), pages.as_deref())
+                    point.connect_raw(name, table, pairs.as_ref(), pages.as_deref())
                 }
                 _ => Err(Cause::Misplaced("only tracepoints have chains")),
             }
@@ -343,8 +346,12 @@ impl ChainPlace {
 
     /// Hits for which the kernel did not run the gate since this consumer joined. 0 if the point shares its gate.
     pub(crate) fn missed(&self) -> u64 {
-        let missed = self.with_point(|point, _| Ok(point.missed())).unwrap_or(0);
-        missed.saturating_sub(self.missed_before)
+        self.with_point(|point, _| Ok(self.missed_of(point))).unwrap_or(0)
+    }
+
+    fn missed_of(&self, point: &Point) -> u64 {
+        let missed = point.missed();
+        missed - self.missed_before.fetch_min(missed, Ordering::Relaxed).min(missed)
     }
 
     /// Leaves the chain. If this was the last consumer, returns the link for the caller to close.
@@ -355,7 +362,7 @@ impl ChainPlace {
         let all = points.get_mut(&self.key)?;
         let at = all.iter().position(|point| point.slot() == self.lease.slot())?;
         let point = all.get_mut(at)?;
-        let missed = point.missed().saturating_sub(self.missed_before);
+        let missed = self.missed_of(point);
         let (free, was_last) = point.remove(self.number, table.array())?;
         places.left.extend(free);
         self.ended.fetch_add(missed, Ordering::Relaxed);

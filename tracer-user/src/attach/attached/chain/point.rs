@@ -15,7 +15,7 @@ use crate::{
         attached::{
             dispatch_table::DispatchTable,
             entry::{Entry, OwnGate},
-            gate_pair::CountPlace,
+            gate_pair::GatePairs,
         },
         close::{
             guard::{self, HeldDescriptors, Unguarded},
@@ -279,17 +279,17 @@ impl Point {
         Ok(())
     }
 
-    /// Links the gate to a raw tracepoint, or two gates with `counts`. At the entries of system calls, `pages` is
+    /// Links the gate to a raw tracepoint, or two gates with `pairs`. At the entries of system calls, `pages` is
     /// attached before.
     pub(super) fn connect_raw(
         &mut self,
         tracepoint: &str,
         table: &mut DispatchTable,
-        counts: Option<&CountPlace>,
+        pairs: Option<&GatePairs>,
         pages: Option<&CallPages>,
     ) -> Result<(), Cause> {
         let pages = pages.filter(|_| tracepoint == call_pages::TRACEPOINT).and_then(CallPages::attach);
-        let gate = self.gate.insert(table.own_gate(self.lease.slot(), counts)?);
+        let gate = self.gate.insert(table.own_gate(self.lease.slot(), pairs)?);
         let Some(second) = gate.second() else {
             let link = raw_tracepoint::attach(gate.program(), tracepoint)?;
             self.link = Some(PointLink::Raw { second: None, link, pages });
@@ -299,8 +299,10 @@ impl Point {
         self.entry.replace_by(&self.empty);
         let link = raw_tracepoint::attach(gate.program(), tracepoint)?;
         let second = Some(raw_tracepoint::attach(second.program(), tracepoint)?);
+        gate.begin();
+        self.arrange(table.array())?;
         self.link = Some(PointLink::Raw { second, link, pages });
-        self.arrange(table.array())
+        Ok(())
     }
 
     /// Removes a consumer. Returns the places that are free now, and whether it was the last consumer.
