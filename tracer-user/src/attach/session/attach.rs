@@ -40,7 +40,8 @@ impl Session {
     pub fn attach(&mut self, request: &Request<'_>, dispatch: Dispatch) -> Result<Attached, AttachError> {
         let named = |cause| request.failed(cause);
         // A chain runs the program also at hits for which the kernel skips its first gate.
-        let has_two = dispatch == Dispatch::Direct && self.chains.has_two_gates(request.point);
+        let point = request.point;
+        let has_two = dispatch == Dispatch::Direct && !point.is_call() && self.chains.has_two_gates(point);
         let dispatch = if has_two { Dispatch::Table } else { dispatch };
         let mut attached = self.unlinked(request, dispatch)?;
         attached.companions.attach_before(request.point).map_err(named)?;

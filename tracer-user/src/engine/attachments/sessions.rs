@@ -94,6 +94,11 @@ impl Attachments {
         self.factory().is_some_and(|factory| factory.chains().is_linked(point))
     }
 
+    /// Whether two gates keep hits at the raw tracepoint of a hook that the kernel skips for one program.
+    pub(crate) fn has_two_gates(&self, point: &AttachPoint) -> bool {
+        self.factory().is_some_and(|factory| factory.chains().has_two_gates(point))
+    }
+
     /// Stores the factory for further sessions.
     pub(crate) fn set_factory(&mut self, factory: Arc<SessionFactory>) {
         self.factory = Some(factory);

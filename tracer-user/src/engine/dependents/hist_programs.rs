@@ -26,6 +26,7 @@ use crate::{
         hooks::{self, AttachPlan},
     },
     event::{EventId, Format},
+    kernel::PreemptGuard,
     lang::hist::Trigger,
     plan::{
         hist::{Layout, References},
@@ -42,18 +43,25 @@ impl Dependents<'_> {
             return AttachPlan::new(ProgramContext::Inject, AttachPoint::Inject);
         }
         let hist = &trigger.hist;
-        // A perf tracepoint has no data of system calls.
-        let has_data = hooks::has_user_data(format);
-        if hist.name.is_some() && !Layout::of(hist).is_shared() && !has_data {
+        let guard = self.engine.facts.preempt_guard();
+        let is_call = matches!(AttachPoint::tracepoint(format), AttachPoint::CallTracepoint(_));
+        // A perf tracepoint has no data of system calls. Where the kernel preempts programs there, it skips hits that two
+        // gates keep at the raw tracepoint.
+        let is_skipped = guard.and_then(PreemptGuard::of_calls).and_then(PreemptGuard::of_skipped).is_some();
+        let is_raw = hooks::has_user_data(format) || (is_call && is_skipped);
+        if hist.name.is_some() && !Layout::of(hist).is_shared() && !is_raw {
             // No program may interrupt another one that counts in the same entries.
             return AttachPlan::tracepoint(format, "a name shares the table");
         }
-        if hist.synthetic_events().next().is_some() && !has_data {
+        if hist.synthetic_events().next().is_some() && !is_raw {
             // Actions on the synthetic event may read the stack, which equals the kernel's only there.
             return AttachPlan::tracepoint(format, "it makes events");
         }
         Reconciler::of(self.engine, self.instance).choose_hooks(&[event]);
         let chosen = self.engine.attachments.hooks().of(format);
+        if hist.reads_stack() && !is_raw && self.engine.attachments.has_two_gates(&chosen.point) {
+            return AttachPlan::tracepoint(format, "it has a stack, so at a raw tracepoint it has one gate");
+        }
         match chosen.point {
             AttachPoint::RawTracepoint(_) | AttachPoint::SysEnter(_) | AttachPoint::SysExit(_) => chosen,
             _ => AttachPlan::tracepoint(format, chosen.reason),

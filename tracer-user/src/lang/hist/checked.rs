@@ -221,6 +221,11 @@ impl Hist {
         self.actions.iter().take(end).any(|action| action.kind == ActionKind::Snapshot)
     }
 
+    /// Whether a value or key is the stack at the hit.
+    pub fn reads_stack(&self) -> bool {
+        self.fields.iter().any(|value| value.flags.has(Flags::STACKTRACE) && value.field.is_none())
+    }
+
     /// Names of the synthetic events that the actions generate.
     pub fn synthetic_events(&self) -> impl Iterator<Item = String> + '_ {
         let traces = self.actions.iter().filter(|action| action.kind == ActionKind::Trace);

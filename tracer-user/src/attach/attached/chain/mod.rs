@@ -189,9 +189,9 @@ impl Chains {
         PointKey::of(attach_point).is_some()
     }
 
-    /// Whether a tracepoint has two gates, because the kernel preempts programs there.
+    /// Whether the raw tracepoint of a hook has two gates, because the kernel preempts programs there.
     pub(crate) fn has_two_gates(&self, attach_point: &AttachPoint) -> bool {
-        is_preempted(attach_point) && self.lock().pairs.is_some()
+        (attach_point.is_call() || is_preempted(attach_point)) && self.lock().pairs.is_some()
     }
 
     /// Whether a tracepoint is linked already, so that a further consumer needs no perf event.
