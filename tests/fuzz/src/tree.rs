@@ -14,7 +14,7 @@ use super::bytes::Bytes;
 use super::frozen::tree;
 
 /// Names of files and directories, so that an input reaches them.
-const NAMES: [&str; 96] = [
+const NAMES: [&str; 97] = [
     "README",
     "available_events",
     "available_filter_functions",
@@ -25,6 +25,7 @@ const NAMES: [&str; 96] = [
     "buffer_total_size_kb",
     "current_tracer",
     "dynamic_events",
+    "enabled_functions",
     "error_log",
     "free_buffer",
     "kprobe_events",

@@ -28,6 +28,7 @@ pub(super) const TOP: &[Entry] = &[
     buffers::BUFFER_TOTAL_SIZE_KB,
     settings::CURRENT_TRACER,
     dynamic::DYNAMIC_EVENTS,
+    texts::ENABLED_FUNCTIONS,
     settings::ERROR_LOG,
     buffers::FREE_BUFFER,
     dynamic::KPROBE_EVENTS,

@@ -21,16 +21,20 @@ pub(super) const PRINTK_FORMATS: Entry = Entry::read(
 .top();
 
 /// `available_filter_functions`: the kernel's list of functions that can be probed at their entry.
-pub(super) const AVAILABLE_FILTER_FUNCTIONS: Entry = Entry::read(
-    "available_filter_functions",
-    ReadKind::Kernel(|text| match text {
+pub(super) const AVAILABLE_FILTER_FUNCTIONS: Entry = functions("available_filter_functions");
+
+/// `enabled_functions`: the kernel's list of functions that something is attached to, our programs among them.
+pub(super) const ENABLED_FUNCTIONS: Entry = functions("enabled_functions");
+
+const fn functions(name: &'static str) -> Entry {
+    let read = ReadKind::Kernel(|text| match text {
         Ok(Some(text)) => Ok(text.into_bytes()),
         Ok(None) => Err(Errno::NODEV),
         // A security module can refuse the read.
         Err(_) => Err(Errno::PERM),
-    }),
-)
-.top();
+    });
+    Entry::read(name, read).top()
+}
 
 pub(super) const README: Entry = Entry::read(
     "README",
