@@ -26,6 +26,8 @@ const PACKAGES: [&str; 25] = [
     "dash",
     "diffutils",
     "findutils",
+    // One case of the kernel's suite needs its strtonum().
+    "gawk",
     "grep",
     "gzip",
     "hostname",
@@ -33,7 +35,6 @@ const PACKAGES: [&str; 25] = [
     "kmod",
     "libc-bin",
     "libgcc-s1",
-    "mawk",
     "mount",
     "procps",
     "sed",
@@ -106,7 +107,7 @@ fn configure(root: &Path) -> Result<()> {
     }
     std::fs::write(etc.join("hostname"), "tracer-vm\n")?;
     std::fs::write(etc.join("hosts"), "127.0.0.1 localhost tracer-vm\n::1 localhost\n")?;
-    for (link, target) in [("awk", "mawk"), ("sh", "dash"), ("which", "which.debianutils")] {
+    for (link, target) in [("awk", "gawk"), ("sh", "dash"), ("which", "which.debianutils")] {
         let link = root.join("usr/bin").join(link);
         if link.symlink_metadata().is_err() {
             symlink(target, link)?;
