@@ -75,6 +75,9 @@ pub(crate) struct Machine {
     /// Use KVM (default: software emulation, which works everywhere)
     #[arg(long)]
     pub(crate) kvm: bool,
+    /// Let a nanosecond pass in the guest for each instruction, so that what it measures is a number of instructions
+    #[arg(long, conflicts_with = "kvm")]
+    pub(crate) icount: bool,
 }
 
 impl Machine {
@@ -89,6 +92,7 @@ impl Machine {
             fresh: false,
             append: String::new(),
             kvm: false,
+            icount: false,
         }
     }
 }

@@ -81,11 +81,17 @@ pub(super) fn command(mut c: Command, machine: &Machine, files: &Files) -> Comma
         // On a busy host the guest measures the rate of its time stamp counter wrongly, by up to a factor of four.
         // Its clock and its timer interrupts then run too fast. The HPET has a known rate, but a quarter of the guest's
         // time goes into reading it.
-        append += &tsc::ticks_per_millisecond()
-            .map_or_else(|| " clocksource=hpet".to_owned(), |rate| format!(" tsc_early_khz={rate}"));
+        // With `icount` the counter has a tick for each instruction.
+        let rate = if machine.icount { Some(1_000_000) } else { tsc::ticks_per_millisecond() };
+        append +=
+            &rate.map_or_else(|| " clocksource=hpet".to_owned(), |rate| format!(" tsc_early_khz={rate}"));
     }
     c.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
     c.args(["-machine", model, "-accel", accel, "-cpu", cpu]);
+    if machine.icount {
+        // Time that the guest sleeps passes at once.
+        c.args(["-icount", "shift=0,sleep=off"]);
+    }
     c.args(["-smp", &machine.cpus.to_string(), "-m", &format!("{}M", machine.memory)]);
     append.extend([" ", &machine.append]);
     c.arg("-kernel").arg(files.vmlinuz).arg("-initrd").arg(files.initramfs).args(["-append", &append]);
