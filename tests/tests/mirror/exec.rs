@@ -227,7 +227,8 @@ fn pages_are_spliced() {
                 if marks(&more) == 1 {
                     break;
                 }
-                ensure!(more.is_empty(), "{} marks in round {round}", marks(&more));
+                // The kernel may deliver a page of zeros where there is no record (docs/reference/limits.md).
+                ensure!(more.iter().all(|byte| *byte == 0), "{} marks in round {round}", marks(&more));
                 ensure!(
                     start.elapsed() < host::patience(Duration::from_secs(30)),
                     "round {round} has no mark"

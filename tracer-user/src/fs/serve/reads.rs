@@ -178,9 +178,10 @@ impl Read {
             return reply.error(Errno::EIO);
         }
         let is_splice = self.of_page && pages;
-        let fail = |reply: ReplyData, error| {
+        let fail = |reply: ReplyData, charge: Option<Charge>, error| {
             if is_splice {
-                hub.streams.fail((self.handle, self.offset), self.pid, reply, error);
+                let charge = charge.or_else(|| self.charge(hub));
+                hub.streams.fail((self.handle, self.offset), self.pid, (reply, charge), error);
             } else {
                 reply.error(error);
             }
@@ -199,13 +200,13 @@ impl Read {
                 }
                 reply.data(&data);
             }
-            Ok(Outcome::Wait) if !self.waits => fail(reply, Errno::EAGAIN),
-            Ok(Outcome::Wait) if !may_wait => fail(reply, Errno::EINTR),
+            Ok(Outcome::Wait) if !self.waits => fail(reply, attempt.charge, Errno::EAGAIN),
+            Ok(Outcome::Wait) if !may_wait => fail(reply, attempt.charge, Errno::EINTR),
             Ok(Outcome::Wait) => match attempt.charge.or_else(|| self.charge(hub)) {
                 Some(charge) => self.wait(hub, reply, charge),
-                None => fail(reply, Errno::EAGAIN),
+                None => fail(reply, None, Errno::EAGAIN),
             },
-            Err(error) => fail(reply, errno(error)),
+            Err(error) => fail(reply, attempt.charge, errno(error)),
         }
     }
 

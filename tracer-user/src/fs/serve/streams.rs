@@ -13,13 +13,13 @@
 //! From 6.19 on every error of a read by splice is `EIO` for the caller (fuse_read_folio(), fs/fuse/file.c). So a read
 //! without data has no bytes there, which the caller sees as such. The kernel takes its offset for the file's end and
 //! keeps the empty page. This page is then dropped, and the size made endless again. If the kernel took newer attributes
-//! of the file meanwhile, or the size was raised before the caller looked at it, the caller gets the page. It has zeros
+//! of the file meanwhile, or the caller did not look at the size within 50 ms, the caller gets the page. It has zeros
 //! only, which is a page without records, and the caller's next read is that of the next page.
 
 use std::{
     collections::HashMap,
     sync::{
-        Mutex, OnceLock,
+        Arc, Mutex, OnceLock,
         mpsc::{Sender, channel},
     },
     time::{Duration, Instant},
@@ -28,6 +28,7 @@ use std::{
 use fuser::{Errno, INodeNo, Notifier, ReplyData};
 
 use crate::{
+    engine::quota::Charge,
     fs::threads::{lock, spawn},
     kernel::{self, Change, proc::syscall::CurrentSyscall},
 };
@@ -81,7 +82,7 @@ enum Notice {
 
 #[derive(Default)]
 pub(crate) struct Streams {
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
     notices: OnceLock<Option<(Notifier, Sender<Notice>)>>,
 }
 
@@ -160,25 +161,36 @@ impl Streams {
 
     /// Answers a thread's read of a page, of this handle and offset, with an error. If the error says that there are no data
     /// yet, the read is by splice(2) and the kernel would hide the error, the answer has no bytes, and the page can be
-    /// read again.
-    pub(crate) fn fail(&self, (handle, offset): (u64, u64), thread: u32, reply: ReplyData, error: Errno) {
+    /// read again. For that a thread is needed, which `charge` pays.
+    pub(crate) fn fail(
+        &self,
+        (handle, offset): (u64, u64),
+        thread: u32,
+        (reply, charge): (ReplyData, Option<Charge>),
+        error: Errno,
+    ) {
         let has_no_data = matches!(error, Errno::EAGAIN | Errno::EINTR);
         let hides_errors = Change::PageReadErrors.is_in(kernel::version());
-        let mut state = lock(&self.state);
-        let stream = state.by_handle.get_mut(&handle);
-        let stream = stream.filter(|stream| stream.next == offset && has_no_data && hides_errors);
-        let Some((stream, (notifier, notices))) = stream.zip(self.notices.get().cloned().flatten()) else {
+        let ino = lock(&self.state)
+            .by_handle
+            .get(&handle)
+            .filter(|stream| stream.next == offset && has_no_data && hides_errors)
+            .map(|stream| stream.ino);
+        let notices = self.notices.get().cloned().flatten();
+        let (Some(ino), Some((notifier, notices)), Some(charge)) = (ino, notices, charge) else {
             return reply.error(error);
         };
-        stream.was_empty = true;
-        let ino = stream.ino;
-        drop(state);
+        let state = Arc::clone(&self.state);
         // Another thread looks at the caller, because it may have to wait until the caller sleeps.
         let look = move || {
+            let _charge = charge;
             if !CurrentSyscall::is_one_of(thread, &SPLICES) {
                 return reply.error(error);
             }
+            lock(&state).has_empty(ino, offset);
             reply.data(&[]);
+            // Before the size is raised, the caller should have seen the lower one.
+            CurrentSyscall::settles(thread);
             // This waits while another handle's read of the page does. It fails if the kernel has dropped the page.
             let _ = notifier.inval_inode(ino, offset.cast_signed(), PAGE.cast_signed());
             let _ = notices.send(Notice::Endless(ino, Box::new(|| ())));
@@ -207,6 +219,13 @@ impl Stream {
 }
 
 impl State {
+    /// The page at this offset is empty for all streams of a file.
+    fn has_empty(&mut self, ino: INodeNo, offset: u64) {
+        for stream in self.by_handle.values_mut() {
+            stream.was_empty |= stream.ino == ino && stream.next == offset;
+        }
+    }
+
     fn is_shared(&self, ino: INodeNo) -> bool {
         self.by_handle.values().filter(|stream| stream.ino == ino).count() > 1
     }
@@ -251,7 +270,7 @@ mod tests {
         std::thread::sleep(OPENING);
         assert_eq!(streams.page_read(1, 4096), PageRead::Waits);
         // The kernel delivered a page whose read had no bytes.
-        streams.state.lock().unwrap().by_handle.get_mut(&1).unwrap().was_empty = true;
+        lock(&streams.state).has_empty(INodeNo(7), 4096);
         assert_eq!(streams.page_read(1, 4 * 4096), PageRead::Now);
         assert_eq!(streams.page_read(1, 2 * 4096), PageRead::Waits);
         assert_eq!(streams.page_read(1, 3 * 4096), PageRead::Now);

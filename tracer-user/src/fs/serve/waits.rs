@@ -52,7 +52,10 @@ pub(crate) struct Waiting {
 impl Waiting {
     fn fail(self, streams: &Streams, error: Errno) {
         match self.page {
-            Some((_, offset)) => streams.fail((self.handle, offset), self.pid, self.reply, error),
+            Some((_, offset)) => {
+                let reply = (self.reply, Some(self.charge));
+                streams.fail((self.handle, offset), self.pid, reply, error);
+            }
             None => self.reply.error(error),
         }
     }

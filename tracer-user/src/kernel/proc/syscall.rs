@@ -40,6 +40,16 @@ impl CurrentSyscall {
         true
     }
 
+    /// Waits until a thread that runs waits or ended, for 1 to 50 ms.
+    pub fn settles(thread: u32) {
+        for _ in 0..CHECKS_MAX {
+            std::thread::sleep(Duration::from_millis(1));
+            if !matches!(Self::of(thread), Ok(Self::Running)) {
+                return;
+            }
+        }
+    }
+
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.split_whitespace();
         let number = match words.next()? {
