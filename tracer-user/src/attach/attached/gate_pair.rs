@@ -6,23 +6,25 @@
 //! first one did not.
 //!
 //! Both get the same address of the tracepoint's arguments, which the kernel stores on the thread's stack
-//! (`BPF_TRACE_DEFN_x`, kernel/trace/bpf_trace.c). It identifies the hit. A claim is this address in a table that all
+//! (`BPF_TRACE_DEFN_x`, kernel/trace/bpf_trace.c). It identifies the hit. A claim is this address in a table that many
 //! pairs share. Its place is the hash of the pair and of the address's page, so a pair usually has a place for each
 //! stack.
 //!
 //! - The first gate takes an empty place. It also replaces a claim of the same page, of a hit for which the kernel
-//!   skipped the second gate. That hit is over if its address is not above the new one, and outside of interrupts also
-//!   if it is above: between two gates only an interrupt has a hit. If another hit has the place, the first gate leaves
-//!   its hit to the second one.
+//!   skipped the second gate. That hit is over if its address is not above the new one. If it is above, it is over if the
+//!   new hit is in a thread with preemption enabled: between two gates only interrupts and the scheduler have hits.
+//! - If the first gate gets no place, it leaves its hit to the second one. In an interrupt it takes the hit without a
+//!   claim, because the second one takes none there.
 //! - The second gate empties the place if it has the hit's address, and then ends. Else it takes the hit.
 //! - In an interrupt the second gate takes no hit, because the interrupt may have come in a program that the first one
 //!   called, whose memory the same program would use. For the same reason the first one takes no hit in an interrupt
 //!   while the second one runs on that CPU (`busy`).
 //!
-//! So a hit is missed if the kernel skips both gates. In an interrupt it is missed if the kernel skips the first one, or
-//! if that one leaves it. A claim whose second gate was skipped stays until the pair has another hit in that part of
-//! the stack. Until then it costs a little time at hits whose place is the same. The missed hits are those for which the
-//! kernel skipped the first gate, and those that it left, without those that the second gate took.
+//! So a hit is missed if the kernel skips both gates, or the first one while an old claim has the hit's address. In an
+//! interrupt it is missed if the kernel skips the first one, or during `busy`. A claim whose second gate was skipped stays
+//! until the pair has another hit in that part of the stack, or for ever. At hits whose place is the same it costs a
+//! little time, and in threads they have one gate. So each [`PAIRS_MAX`] pairs have a new table. The missed hits are those
+//! for which the kernel skipped the first gate, and those that it left, without those that the second gate took.
 
 use std::{
     os::fd::{AsFd, BorrowedFd},
@@ -46,21 +48,26 @@ use crate::{
 const PLACES_BITS: u32 = 16;
 /// Bytes of the places.
 const PLACES_BYTES: usize = 8 << PLACES_BITS;
-/// Largest number of pairs, as a power of two. Two pairs never have the same place for the same page, because the first
+/// Number of pairs that share a table.
+const PAIRS_MAX: u32 = 1024;
+/// Largest number of entries, as a power of two. Two pairs never have the same place for the same page, because the first
 /// gate may replace a claim of that page.
 const PAIRS_BITS: u32 = 13;
 /// A page of a stack, as a power of two: all of it belongs to one stack.
 const PAGE_BITS: u32 = 12;
 /// Bytes of a page.
 const PAGE: i32 = 1 << PAGE_BITS;
+/// Offset of the hits that the second gate took. They are read before those that it may take, so that a hit meanwhile does
+/// not hide a missed one.
+const TAKEN: usize = 0;
 /// Offset of the hits that the first gate left.
-const LEFT: usize = 0;
-/// Offset of the hits that the second gate took.
-const TAKEN: usize = 8;
+const LEFT: usize = 8;
 /// Offset of the number of CPUs on which the second gate runs programs.
 const BUSY: usize = 16;
 /// Offset of the CPUs' rows.
 const ROWS: usize = 24;
+/// The bits of the count that say how often preemption was disabled.
+const PREEMPTION: u32 = 0xff;
 /// In a row: the address of the CPU's preempt count.
 const COUNT: usize = 0;
 /// In a row: whether the second gate runs programs on this CPU.
@@ -104,8 +111,9 @@ impl CountPlace {
         asm.alu(Alu::Add, Reg::R8, Reg::R0);
     }
 
-    /// Jumps to `interrupt` in an interrupt, and where the count is unknown. R8 is that of [`Self::row`].
-    fn check(&self, asm: &mut Assembler, interrupt: Label) {
+    /// Jumps to `set` in an interrupt or where other bits of the count are set, and where it is unknown. R8 is that of
+    /// [`Self::row`].
+    fn check(&self, asm: &mut Assembler, other: u32, set: Label) {
         if let Some(offset) = self.offset {
             asm.call(Helper::GetCurrentTask);
             asm.address(Reg::R3, Reg::R0, offset.cast_signed());
@@ -116,19 +124,21 @@ impl CountPlace {
         asm.address(Reg::R1, Reg::R10, -4);
         asm.mov(Reg::R2, 4);
         asm.call(Helper::ProbeReadKernel);
-        asm.jump_if(Cond::Ne, Reg::R0, 0, interrupt);
+        asm.jump_if(Cond::Ne, Reg::R0, 0, set);
         asm.load(Width::W, Reg::R1, Reg::R10, -4);
-        asm.alu(Alu::And, Reg::R1, self.mask.cast_signed());
-        asm.jump_if(Cond::Ne, Reg::R1, 0, interrupt);
+        asm.alu(Alu::And, Reg::R1, (self.mask | other).cast_signed());
+        asm.jump_if(Cond::Ne, Reg::R1, 0, set);
     }
 }
 
-/// What all pairs of gates share.
+/// What pairs of gates share.
 #[derive(Clone, Debug)]
 pub(crate) struct GatePairs {
     counts: CountPlace,
-    /// The claims, while a pair uses them or once one did.
+    /// The claims of the newest pairs.
     claims: Option<Arc<Map>>,
+    /// Number of these pairs.
+    pairs: u32,
 }
 
 /// The second gate of a raw tracepoint, and the memory of both.
@@ -158,14 +168,16 @@ impl SecondGate {
 impl GatePairs {
     /// No pair yet.
     pub(crate) fn new(counts: CountPlace) -> Self {
-        Self { counts, claims: None }
+        Self { counts, claims: None, pairs: 0 }
     }
 
-    /// These, with the table of claims.
+    /// These, with the table of claims for another pair.
     pub(crate) fn ready(&mut self) -> Result<Self, Cause> {
-        if self.claims.is_none() {
+        if self.claims.is_none() || self.pairs == PAIRS_MAX {
             self.claims = Some(Arc::new(maps::array(PLACES_BYTES, 1, "tracer_claims")?));
+            self.pairs = 0;
         }
+        self.pairs += 1;
         Ok(self.clone())
     }
 
@@ -242,14 +254,15 @@ fn add(asm: &mut Assembler, offset: usize, number: i32) {
 
 fn first(index: u32, place: &CountPlace) -> Vec<Function> {
     let mut asm = Assembler::new();
-    let (claims, above, replaces, leaves) = (asm.label(), asm.label(), asm.label(), asm.label());
+    let (claims, above, replaces) = (asm.label(), asm.label(), asm.label());
+    let (occupied, takes, leaves) = (asm.label(), asm.label(), asm.label());
     begin(&mut asm, index);
     asm.load(Width::D, Reg::R1, Reg::R9, BUSY as i16);
     asm.jump_if(Cond::Eq, Reg::R1, 0, claims);
     place.row(&mut asm, leaves);
     asm.load(Width::D, Reg::R1, Reg::R8, (ROWS + CPU_BUSY) as i16);
     asm.jump_if(Cond::Eq, Reg::R1, 0, claims);
-    place.check(&mut asm, leaves);
+    place.check(&mut asm, 0, leaves);
     asm.bind(claims);
     asm.load(Width::D, Reg::R0, Reg::R7, 0);
     asm.jump_if(Cond::Eq, Reg::R0, 0, replaces);
@@ -258,26 +271,30 @@ fn first(index: u32, place: &CountPlace) -> Vec<Function> {
     asm.alu(Alu::And, Reg::R1, PAGE - 1);
     asm.jump_if(Cond::Gt, Reg::R0, Reg::R6, above);
     asm.alu(Alu::Add, Reg::R1, Reg::R0);
-    asm.jump_if(Cond::Lt, Reg::R1, Reg::R6, leaves);
+    asm.jump_if(Cond::Lt, Reg::R1, Reg::R6, occupied);
     asm.jump(replaces);
     asm.bind(above);
     asm.mov(Reg::R2, Reg::R0);
     asm.alu(Alu::Sub, Reg::R2, PAGE);
     asm.alu(Alu::Add, Reg::R1, Reg::R2);
-    asm.jump_if(Cond::Ge, Reg::R1, Reg::R6, leaves);
+    asm.jump_if(Cond::Ge, Reg::R1, Reg::R6, occupied);
     asm.store(Width::D, Reg::R10, -16, Reg::R0);
     place.row(&mut asm, leaves);
-    place.check(&mut asm, leaves);
+    place.check(&mut asm, PREEMPTION, occupied);
     asm.load(Width::D, Reg::R0, Reg::R10, -16);
     asm.bind(replaces);
     asm.mov(Reg::R1, Reg::R0);
     asm.atomic(Width::D, Atomic::CompareExchange, Reg::R7, 0, Reg::R6);
-    asm.jump_if(Cond::Ne, Reg::R0, Reg::R1, leaves);
-    asm.mov(Reg::R1, Reg::R6);
-    call(&mut asm, index);
+    asm.jump_if(Cond::Eq, Reg::R0, Reg::R1, takes);
+    asm.bind(occupied);
+    place.row(&mut asm, leaves);
+    place.check(&mut asm, 0, takes);
     asm.bind(leaves);
     add(&mut asm, LEFT, 1);
     end(&mut asm);
+    asm.bind(takes);
+    asm.mov(Reg::R1, Reg::R6);
+    call(&mut asm, index);
     vec![asm.finish("first_gate")]
 }
 
@@ -291,7 +308,7 @@ fn second(index: u32, place: &CountPlace) -> Vec<Function> {
     asm.jump(leaves);
     asm.bind(takes);
     place.row(&mut asm, leaves);
-    place.check(&mut asm, leaves);
+    place.check(&mut asm, 0, leaves);
     add(&mut asm, TAKEN, 1);
     add(&mut asm, BUSY, 1);
     asm.store(Width::D, Reg::R8, (ROWS + CPU_BUSY) as i16, 1);
@@ -359,7 +376,7 @@ mod tests {
         12  r1 = *(u64 *)(r9 + 16)
         13  if r1 == 0 goto L1
         14  call bpf_get_smp_processor_id
-        15  if r0 >= 2 goto L4
+        15  if r0 >= 2 goto L5
         16  r0 <<= 4
         17  r8 = r9
         18  r8 += r0
@@ -371,10 +388,10 @@ mod tests {
         24  r1 += -4
         25  r2 = 4
         26  call bpf_probe_read_kernel
-        27  if r0 != 0 goto L4
+        27  if r0 != 0 goto L5
         28  r1 = *(u32 *)(r10 - 4)
         29  r1 &= 2130706688
-        30  if r1 != 0 goto L4
+        30  if r1 != 0 goto L5
         L1:
         31  r0 = *(u64 *)(r7 + 0)
         32  if r0 == 0 goto L3
@@ -391,7 +408,7 @@ mod tests {
         42  if r1 >= r6 goto L4
         43  *(u64 *)(r10 - 16) = r0
         44  call bpf_get_smp_processor_id
-        45  if r0 >= 2 goto L4
+        45  if r0 >= 2 goto L5
         46  r0 <<= 4
         47  r8 = r9
         48  r8 += r0
@@ -403,24 +420,41 @@ mod tests {
         54  call bpf_probe_read_kernel
         55  if r0 != 0 goto L4
         56  r1 = *(u32 *)(r10 - 4)
-        57  r1 &= 2130706688
+        57  r1 &= 2130706943
         58  if r1 != 0 goto L4
         59  r0 = *(u64 *)(r10 - 16)
         L3:
         60  r1 = r0
         61  r6 = atomic_compare_exchange(*(u64 *)(r7 + 0), r6)
-        62  if r0 != r1 goto L4
-        63  r1 = r6
-        64  r2 = map 0
-        66  w3 = 7
-        67  call bpf_tail_call
-        68  r0 = 0
-        69  exit
+        62  if r0 == r1 goto L6
         L4:
-        70  r1 = 1
-        71  atomic_add(*(u64 *)(r9 + 0), r1)
-        72  r0 = 0
-        73  exit
+        63  call bpf_get_smp_processor_id
+        64  if r0 >= 2 goto L5
+        65  r0 <<= 4
+        66  r8 = r9
+        67  r8 += r0
+        68  r3 = *(u64 *)(r8 + 24)
+        69  *(u32 *)(r10 - 4) = -1
+        70  r1 = r10
+        71  r1 += -4
+        72  r2 = 4
+        73  call bpf_probe_read_kernel
+        74  if r0 != 0 goto L6
+        75  r1 = *(u32 *)(r10 - 4)
+        76  r1 &= 2130706688
+        77  if r1 != 0 goto L6
+        L5:
+        78  r1 = 1
+        79  atomic_add(*(u64 *)(r9 + 8), r1)
+        80  r0 = 0
+        81  exit
+        L6:
+        82  r1 = r6
+        83  r2 = map 0
+        85  w3 = 7
+        86  call bpf_tail_call
+        87  r0 = 0
+        88  exit
         ");
     }
 
@@ -458,7 +492,7 @@ mod tests {
         29  r1 &= 2130706688
         30  if r1 != 0 goto L2
         31  r1 = 1
-        32  atomic_add(*(u64 *)(r9 + 8), r1)
+        32  atomic_add(*(u64 *)(r9 + 0), r1)
         33  r1 = 1
         34  atomic_add(*(u64 *)(r9 + 16), r1)
         35  *(u64 *)(r8 + 32) = 1
@@ -484,7 +518,7 @@ mod tests {
         let place = CountPlace { cpus: 2, addresses: Vec::new(), offset: Some(16), mask: 0x00ff_0100 };
         let mut asm = Assembler::new();
         let end_label = asm.label();
-        place.check(&mut asm, end_label);
+        place.check(&mut asm, 0, end_label);
         asm.bind(end_label);
         end(&mut asm);
         insta::assert_snapshot!(listed(vec![asm.finish("check")]), @r"
