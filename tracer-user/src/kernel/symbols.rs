@@ -23,6 +23,8 @@ pub struct Symbols {
     core: Vec<Entry>,
     /// Symbols of modules, BPF programs and trampolines, by address.
     extra: Vec<Entry>,
+    /// Addresses of functions in modules, in order.
+    functions: Vec<u64>,
     /// Address ranges of the kernel image (`is_ksym_addr()`).
     image: [Range<u64>; 2],
     /// Names of modules; an entry stores the index plus one, 0 means the kernel image.
@@ -115,6 +117,14 @@ impl Symbols {
             if line.module != module.0 {
                 module = (line.module, symbols.module_index(line.module));
             }
+            if module.1 != 0 {
+                if is_mapping_symbol(line.name) || line.module.starts_with(BUILTIN) {
+                    continue;
+                }
+                if matches!(line.kind, b't' | b'T' | b'w' | b'W') {
+                    symbols.functions.push(line.address);
+                }
+            }
             let at = symbols.names.len() as u32;
             symbols.names.extend_from_slice(line.name);
             let length = line.name.len() as u16;
@@ -129,6 +139,7 @@ impl Symbols {
         }
         symbols.core.sort_by_key(|entry| entry.address);
         symbols.extra.sort_by_key(|entry| entry.address);
+        symbols.functions.sort_unstable();
         symbols.image = symbols.image_ranges();
         symbols.pages = symbols.page_starts();
         Ok(symbols)
@@ -311,9 +322,15 @@ impl Symbols {
             .skip(start)
             .find(|e| e.module == entry.module && e.address > entry.address)
             .map_or(u64::MAX, |e| e.address);
-        // A module's text region ends at a page's end, but no file states which page. The symbol is assumed to end at
-        // the next symbol or at the end of the address's page, whichever is first.
-        let end = next.min((address | (PAGE - 1)).saturating_add(1));
+        // A module's regions end at a page's end, but no file states which page. Between two functions there is no end of
+        // a region. Elsewhere the symbol is assumed to end at the next symbol or at the end of the address's page,
+        // whichever is first.
+        let is_function = |address| self.functions.binary_search(&address).is_ok();
+        let end = if is_function(entry.address) && is_function(next) {
+            next
+        } else {
+            next.min((address | (PAGE - 1)).saturating_add(1))
+        };
         let far = address - entry.address >= MODULE_SYMBOL_MAX;
         (!far && address < end).then_some((entry, Some(end)))
     }
@@ -370,6 +387,8 @@ fn first_address(mut text: impl BufRead, name: &str) -> io::Result<Option<u64>> 
 /// One line: `ffffffff81000000 T name\t[module]`.
 struct Line<'a> {
     address: u64,
+    /// The type's letter.
+    kind: u8,
     name: &'a [u8],
     /// Empty for the kernel image.
     module: &'a [u8],
@@ -391,6 +410,7 @@ impl<'a> Line<'a> {
             address = address << 4 | u64::from(digit);
             at += 1;
         }
+        let kind = *text.get(at + 1)?;
         // The type's letter is between two blanks.
         if text.get(at + 2) != Some(&b' ') {
             return None;
@@ -398,7 +418,7 @@ impl<'a> Line<'a> {
         let rest = text.get(at + 3..)?;
         let end = rest.iter().position(|byte| matches!(byte, b'\n' | b'\t')).unwrap_or(rest.len());
         let (name, mut behind) = rest.split_at_checked(end)?;
-        let mut line = Self { address, name, module: b"" };
+        let mut line = Self { address, kind, name, module: b"" };
         if behind.first() == Some(&b'\t') {
             let end = behind.iter().position(|byte| *byte == b'\n').unwrap_or(behind.len());
             line.module = behind.get(1..end)?.strip_prefix(b"[")?.strip_suffix(b"]")?;
@@ -407,6 +427,16 @@ impl<'a> Line<'a> {
         *text = behind.strip_prefix(b"\n").unwrap_or(behind);
         (!name.is_empty()).then_some(line)
     }
+}
+
+/// The start of the names in place of a module's where the kernel itself made code. `/proc/kallsyms` lists these pages,
+/// and `%pS` does not find them (`kallsyms_lookup_buildid()`, kernel/kallsyms.c).
+const BUILTIN: &[u8] = b"__builtin__";
+
+/// Whether a module's symbol is one that the kernel does not look for (`is_mapping_symbol()`,
+/// include/linux/module_symbol.h).
+fn is_mapping_symbol(name: &[u8]) -> bool {
+    [&b"$"[..], b".L", b"L0"].iter().any(|start| name.starts_with(start))
 }
 
 /// Why all addresses are zero, according to the kernel's settings.
@@ -428,7 +458,9 @@ mod tests {
         ffffffff81000040 t middle\nffffffff81000040 t again\nffffffff81000100 t twice\n\
         ffffffff81000180 t twice\nffffffff81000200 T _etext\n\
         ffffffffa0000000 t mod_a\t[snd]\nffffffffa0000080 t mod_b\t[snd]\n\
-        ffffffffa0001000 t other\t[net]\nffffffffa0300000 t bpf_prog_1_x\t[bpf]\n";
+        ffffffffa0000800 t $x\t[snd]\nffffffffa0001000 t other\t[net]\nffffffffa0001f00 t over\t[net]\n\
+        ffffffffa0002040 W last\t[net]\nffffffffa0002080 r data\t[net]\nffffffffa0300000 t bpf_prog_1_x\t[bpf]\n\
+        ffffffffa0500000 t kprobe_insn_page\t[__builtin__kprobes]\n";
 
     fn small() -> Symbols {
         Symbols::parse(SMALL.as_bytes()).ok().unwrap()
@@ -447,8 +479,12 @@ mod tests {
             (0x10, None),
             (0xffff_ffff_a000_0004, Some("mod_a+0x4/0x80 [snd]")),
             (0xffff_ffff_a000_0090, Some("mod_b+0x10/0xf80 [snd]")),
-            (0xffff_ffff_a000_1001, Some("other+0x1/0x1000 [net]")),
+            (0xffff_ffff_a000_1001, Some("other+0x1/0xf00 [net]")),
+            (0xffff_ffff_a000_2001, Some("over+0x101/0x140 [net]")),
+            (0xffff_ffff_a000_2041, Some("last+0x1/0x40 [net]")),
+            (0xffff_ffff_a000_2090, Some("data+0x10/0xf80 [net]")),
             (0xffff_ffff_a030_0001, Some("bpf_prog_1_x+0x1/? [bpf]")),
+            (0xffff_ffff_a050_0008, None),
             (0xffff_ffff_b000_0000, None),
         ] {
             assert_eq!(shown(address).as_deref(), expected, "{address:#x}");
