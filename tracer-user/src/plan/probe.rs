@@ -188,7 +188,7 @@ pub enum Origin {
         /// Byte offset of `vaddr` in `struct uprobe_task`.
         vaddr: u32,
     },
-    /// The address of an fprobe in its function: after the `endbr` instruction, if there is one. The instruction
+    /// The address of an fprobe in its function, on x86: after the `endbr` instruction, if there is one. The instruction
     /// pointer, at this offset of the context, is this address or the address after the call there.
     FunctionPlace(u16),
     /// The word of the stack of this number, counted from the stack pointer.
@@ -345,10 +345,13 @@ impl Planner<'_> {
                 let Registers { ip, ahead, .. } = registers(arch);
                 if !self.addresses.by_fprobe {
                     Value { from: Origin::Context(*ip), plus: -ahead }
-                } else if self.addresses.ip == 0 {
-                    Value::of(Origin::FunctionPlace(*ip))
-                } else {
+                } else if self.addresses.ip != 0 {
                     Value::number(self.addresses.ip)
+                } else if arch == Arch::Arm64 {
+                    // The instruction pointer is behind the call.
+                    Value { from: Origin::Context(*ip), plus: -4 }
+                } else {
+                    Value::of(Origin::FunctionPlace(*ip))
                 }
             }
             ProbeContext::Registers(_) if self.addresses.ip == 0 => Value::of(Origin::Function),

@@ -218,6 +218,14 @@ impl HookSearch<'_> {
         Change::PreemptibleTracepoints.is_in(self.facts.version())
     }
 
+    /// The address that the kernel records for a probe of a function.
+    fn address(&self, symbol: &str) -> Option<u64> {
+        match self.probe.event.target {
+            Target::Function { .. } => traced_address(symbol, self.facts),
+            _ => address(symbol, self.facts),
+        }
+    }
+
     /// Offers uprobe or uretprobe.
     fn uprobe(&mut self, path: &[u8], offset: u64, reference: u64, exit: bool) {
         let hook = if exit { "uretprobe" } else { "uprobe" };
@@ -263,7 +271,7 @@ impl HookSearch<'_> {
         let words = prototype.params.len() as u8;
         // The kernel probes a stub that every hit calls.
         let stub = [format!("__probestub_{name}"), format!("__traceiter_{name}")];
-        let ip = stub.iter().find_map(|stub| address(stub, facts)).unwrap_or_default();
+        let ip = stub.iter().find_map(|stub| traced_address(stub, facts)).unwrap_or_default();
         let addresses = Addresses { ip, ..Addresses::default() };
         self.offer(ProbeContext::Arguments(words), addresses, AttachPoint::RawTracepoint(name.to_owned()));
     }
@@ -280,7 +288,7 @@ impl HookSearch<'_> {
             Ok(called) => called,
             Err(why) => return self.lacks(hook, why),
         };
-        let Some(ip) = address(symbol, self.facts) else {
+        let Some(ip) = self.address(symbol) else {
             return self.lacks(hook, "no symbol tells where the function is");
         };
         let end = symbols.and_then(|symbols| symbols.range(ip)).map_or(ip, |range| range.end);
@@ -308,7 +316,7 @@ impl HookSearch<'_> {
         if starts.is_empty() {
             return self.lacks(hook, "there is no such function");
         }
-        let of_one = (!is_glob && starts.len() == 1).then(|| address(pattern, self.facts)).flatten();
+        let of_one = (!is_glob && starts.len() == 1).then(|| self.address(pattern)).flatten();
         let addresses = Addresses { ip: of_one.unwrap_or_default(), by_fprobe: true, ..Addresses::default() };
         let point = AttachPoint::KprobeMulti { addresses: starts, exit };
         self.offer(ProbeContext::Registers(Arch::native()), addresses, point);
@@ -459,7 +467,7 @@ fn shared_exit(probe: &Probe, symbol: &str, start: u64, facts: &Facts) -> Option
         return None;
     }
     let (Function { id, module: None }, words) = typed(symbol, facts).ok()? else { return None };
-    let skip = mark(start);
+    let skip = traced(start);
     let addresses =
         Addresses { skip, may_jump: true, per_cpu: per_cpu(probe, facts), ..Addresses::default() };
     let context = ProbeContext::Call { words, exit: true, arch: Arch::native() };
@@ -501,20 +509,42 @@ fn start(symbol: &str, facts: &Facts) -> Option<u64> {
     facts.symbols()?.addresses(symbol).first().copied()
 }
 
-/// The address at which a function is probed: after the instruction that marks it as a target of indirect branches,
-/// if it begins with one (`arch_adjust_kprobe_addr()`, and the compiler's place for the function tracer's call).
+/// The address at which a kprobe is for a function: after the instruction that marks it as a target of indirect branches,
+/// if it begins with one (`arch_adjust_kprobe_addr()`).
 fn address(function: &str, facts: &Facts) -> Option<u64> {
     let start = start(function, facts)?;
     Some(start + u64::from(mark(start)))
 }
 
-/// Bytes of the instruction at the start of a function that marks it as a target of indirect branches; 0 if it has none.
+/// The address of a function's call of the function tracer, at which fprobes are.
+fn traced_address(function: &str, facts: &Facts) -> Option<u64> {
+    let start = start(function, facts)?;
+    Some(start + u64::from(traced(start)))
+}
+
+/// Bytes of the instruction at the start of a function that marks it as a target of indirect branches, on x86; 0 if it
+/// has none.
 fn mark(start: u64) -> u8 {
     // `endbr64`, and the no-operations that replace it where the kernel does not need it (the last on newer kernels).
     const ENDBR: [u32; 3] = [0xfa1e_0ff3, 0x001f_0f66, 0xd640_1f0f];
-    let is_marked =
-        Arch::native() == Arch::X86_64 && kernel_word(start).is_ok_and(|word| ENDBR.contains(&(word as u32)));
-    if is_marked { 4 } else { 0 }
+    if Arch::native() == Arch::X86_64 && begins_with(start, &ENDBR) { 4 } else { 0 }
+}
+
+/// Bytes from the start of a function to its call of the function tracer. On arm64 that follows the instruction that
+/// saves the link register (`ftrace_call_adjust()`, arch/arm64/kernel/ftrace.c).
+fn traced(start: u64) -> u8 {
+    /// `bti c`.
+    const BTI: [u32; 1] = [0xd503_245f];
+    match Arch::native() {
+        Arch::X86_64 => mark(start),
+        Arch::Arm64 if begins_with(start, &BTI) => 8,
+        Arch::Arm64 => 4,
+    }
+}
+
+/// Whether the kernel's text at an address begins with one of these words.
+fn begins_with(address: u64, words: &[u32]) -> bool {
+    kernel_word(address).is_ok_and(|word| words.contains(&(word as u32)))
 }
 
 /// Makes the printer for the records of a dynamic event.
