@@ -67,6 +67,7 @@ Linux event tracing with the semantics of tracefs, done by eBPF: a mirror of the
  Events
   available_events      events that can be enabled
   set_event             events that are on; write SYSTEM:EVENT, !SYSTEM:EVENT, SYSTEM:, :EVENT, *:*
+                        Can enable module events via: :mod:<module>
   set_event_pid         record only these threads
   set_event_notrace_pid record all but these threads
   events/enable         all events; 0, 1, or X for some
