@@ -16,17 +16,19 @@ use crate::arch::Arch;
 use crate::host;
 
 /// The requested packages; apt adds their dependencies.
-const PACKAGES: [&str; 25] = [
+const PACKAGES: [&str; 26] = [
     "base-files",
     "base-passwd",
     "bash",
+    // Cases of the kernel's suite need its readelf.
+    "binutils",
     "bpftool",
     "busybox-static",
     "coreutils",
     "dash",
     "diffutils",
     "findutils",
-    // One case of the kernel's suite needs its strtonum().
+    // A case of the kernel's suite needs its strtonum().
     "gawk",
     "grep",
     "gzip",
