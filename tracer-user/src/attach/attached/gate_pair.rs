@@ -28,7 +28,7 @@
 
 use std::{
     os::fd::{AsFd, BorrowedFd},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use crate::{
@@ -131,14 +131,35 @@ impl CountPlace {
     }
 }
 
-/// What pairs of gates share.
+/// What pairs of gates share. Clones share it too.
 #[derive(Clone, Debug)]
 pub(crate) struct GatePairs {
     counts: CountPlace,
-    /// The claims of the newest pairs.
-    claims: Option<Arc<Map>>,
-    /// Number of these pairs.
+    newest: Arc<Mutex<NewestClaims>>,
+}
+
+/// The table of claims for the next pair.
+#[derive(Debug, Default)]
+struct NewestClaims {
+    table: Option<Arc<Map>>,
+    /// Number of pairs that have this table.
     pairs: u32,
+}
+
+impl NewestClaims {
+    /// The table for another pair.
+    fn take(&mut self) -> Result<Arc<Map>, Cause> {
+        let table = match &self.table {
+            Some(table) if self.pairs < PAIRS_MAX => Arc::clone(table),
+            _ => {
+                let table = Arc::new(maps::array(PLACES_BYTES, 1, "tracer_claims")?);
+                *self = Self { table: Some(Arc::clone(&table)), pairs: 0 };
+                table
+            }
+        };
+        self.pairs += 1;
+        Ok(table)
+    }
 }
 
 /// The second gate of a raw tracepoint, and the memory of both.
@@ -168,17 +189,7 @@ impl SecondGate {
 impl GatePairs {
     /// No pair yet.
     pub(crate) fn new(counts: CountPlace) -> Self {
-        Self { counts, claims: None, pairs: 0 }
-    }
-
-    /// These, with the table of claims for another pair.
-    pub(crate) fn ready(&mut self) -> Result<Self, Cause> {
-        if self.claims.is_none() || self.pairs == PAIRS_MAX {
-            self.claims = Some(Arc::new(maps::array(PLACES_BYTES, 1, "tracer_claims")?));
-            self.pairs = 0;
-        }
-        self.pairs += 1;
-        Ok(self.clone())
+        Self { counts, newest: Arc::default() }
     }
 
     /// Loads both gates in front of the entry at `index` of `array`.
@@ -191,7 +202,7 @@ impl GatePairs {
         if index >> PAIRS_BITS != 0 {
             return Err(Cause::TooMany(1 << PAIRS_BITS));
         }
-        let claims = self.claims.as_ref().ok_or(Cause::Misplaced("gates without claims"))?;
+        let claims = self.newest.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         let value = self.counts.memory();
         let memory = maps::array(value.len(), 1, "tracer_gates")?;
         memory.update(&[0; 4], &value).map_err(|errno| Cause::Map("tracer_gates", errno))?;

@@ -104,7 +104,7 @@ struct State {
     sessions: u64,
     /// As in [`Context`](crate::attach::Context).
     pages: Option<Arc<CallPages>>,
-    /// If raw tracepoints where the kernel preempts programs have two gates.
+    /// What the pairs of gates share. `None` where raw tracepoints have one gate.
     pairs: Option<GatePairs>,
     /// The slots of the entries of system calls. Only those use them, because a thread that waits in `pages` may run a
     /// gate long after it was closed.
@@ -323,10 +323,8 @@ impl ChainPlace {
         shares_gate: bool,
     ) -> Result<(), Cause> {
         let (pages, pairs) = {
-            let mut state = self.chains.lock();
-            let pairs = state.pairs.as_mut().filter(|_| is_preempted(&self.attach_point));
-            let pairs = pairs.map(GatePairs::ready).transpose()?;
-            (state.pages.clone(), pairs)
+            let state = self.chains.lock();
+            (state.pages.clone(), state.pairs.clone().filter(|_| is_preempted(&self.attach_point)))
         };
         self.with_point(|point, table| {
             if point.is_linked() {
