@@ -218,6 +218,7 @@ fn pages_are_spliced() {
         let marks = |pages: &[u8]| pages.windows(7).filter(|window| window == b"spliced").count();
         ensure!(marks(&all) == 100, "{} of 100 marks", marks(&all));
         // A splice that found no record does not hide later ones.
+        let mut without_records = 0;
         for round in 0..3 {
             mirror::write(dir, "trace_marker", b"spliced", true)
                 .map_err(std::io::Error::from_raw_os_error)?;
@@ -227,8 +228,14 @@ fn pages_are_spliced() {
                 if marks(&more) == 1 {
                     break;
                 }
-                // The kernel may deliver a page of zeros where there is no record (docs/reference/limits.md).
-                ensure!(more.iter().all(|byte| *byte == 0), "{} marks in round {round}", marks(&more));
+                // From 6.19 on, the kernel may deliver a page of zeros where there is no record
+                // (docs/reference/limits.md).
+                if host::kernel() >= (6, 19) && more.iter().all(|byte| *byte == 0) {
+                    without_records += more.len() / 4096;
+                } else {
+                    ensure!(more.is_empty(), "{} marks in round {round}", marks(&more));
+                }
+                ensure!(without_records <= 2, "{without_records} pages without records");
                 ensure!(
                     start.elapsed() < host::patience(Duration::from_secs(30)),
                     "round {round} has no mark"
