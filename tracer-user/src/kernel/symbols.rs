@@ -429,8 +429,8 @@ impl<'a> Line<'a> {
     }
 }
 
-/// The start of the names in place of a module's where the kernel itself made code. `/proc/kallsyms` lists these pages,
-/// and `%pS` does not find them (`kallsyms_lookup_buildid()`, kernel/kallsyms.c).
+/// The prefix of the names that `/proc/kallsyms` shows in place of a module's for pages of code that the kernel made
+/// itself. `%pS` does not find these pages (`kallsyms_lookup_buildid()`, kernel/kallsyms.c).
 const BUILTIN: &[u8] = b"__builtin__";
 
 /// Whether a module's symbol is one that the kernel does not look for (`is_mapping_symbol()`,

@@ -187,10 +187,10 @@ impl Streams {
             if !CurrentSyscall::is_one_of(thread, &SPLICES) {
                 return reply.error(error);
             }
-            lock(&state).has_empty(ino, offset);
+            lock(&state).mark_empty(ino, offset);
             reply.data(&[]);
             // Before the size is raised, the caller should have seen the lower one.
-            CurrentSyscall::settles(thread);
+            CurrentSyscall::wait_while_running(thread);
             // This waits while another handle's read of the page does. It fails if the kernel has dropped the page.
             let _ = notifier.inval_inode(ino, offset.cast_signed(), PAGE.cast_signed());
             let _ = notices.send(Notice::Endless(ino, Box::new(|| ())));
@@ -219,8 +219,8 @@ impl Stream {
 }
 
 impl State {
-    /// The page at this offset is empty for all streams of a file.
-    fn has_empty(&mut self, ino: INodeNo, offset: u64) {
+    /// Notes that all streams of a file that are at this offset may get an empty page.
+    fn mark_empty(&mut self, ino: INodeNo, offset: u64) {
         for stream in self.by_handle.values_mut() {
             stream.was_empty |= stream.ino == ino && stream.next == offset;
         }
@@ -270,7 +270,7 @@ mod tests {
         std::thread::sleep(OPENING);
         assert_eq!(streams.page_read(1, 4096), PageRead::Waits);
         // The kernel delivered a page whose read had no bytes.
-        lock(&streams.state).has_empty(INodeNo(7), 4096);
+        lock(&streams.state).mark_empty(INodeNo(7), 4096);
         assert_eq!(streams.page_read(1, 4 * 4096), PageRead::Now);
         assert_eq!(streams.page_read(1, 2 * 4096), PageRead::Waits);
         assert_eq!(streams.page_read(1, 3 * 4096), PageRead::Now);

@@ -40,8 +40,8 @@ impl CurrentSyscall {
         true
     }
 
-    /// Waits until a thread that runs waits or ended, for 1 to 50 ms.
-    pub fn settles(thread: u32) {
+    /// Waits until a thread does not run any more, at least 1 ms and at most 50 ms.
+    pub fn wait_while_running(thread: u32) {
         for _ in 0..CHECKS_MAX {
             std::thread::sleep(Duration::from_millis(1));
             if !matches!(Self::of(thread), Ok(Self::Running)) {
