@@ -5,9 +5,9 @@
 //!
 //! The key is the position of the frame on the stack. It distinguishes a call from all other calls in progress, in
 //! other threads and further out in the same thread. A later call at the same position overwrites the words of an
-//! earlier one. At the return, the stack pointer is that of the entry, except that x86 has popped the return address.
-//! Kretprobes and rethooks provide the registers in that state (`arch/x86/kernel/rethook.c`,
-//! `arch/arm64/kernel/probes/kprobes_trampoline.S`).
+//! earlier one. On x86 it is the stack pointer, which at the return is that of the entry without the return address. On
+//! arm64 the return of an fprobe has no stack pointer (`return_to_handler`, arch/arm64/kernel/entry-ftrace.S), so it is
+//! the caller's frame pointer.
 
 use super::value::Fetch;
 use crate::{
@@ -76,8 +76,12 @@ pub(super) fn load(emit: &mut Emitter, arch: Arch, count: usize, done: bool) -> 
 }
 
 fn frame_key(emit: &mut Emitter, arch: Arch, key: i16, popped: i32) {
-    let sp = arch.register("sp").unwrap_or_default();
-    emit.load(Width::D, Reg::R1, Reg::R6, sp as i16);
+    let register = match arch {
+        Arch::X86_64 => "sp",
+        Arch::Arm64 => "x29",
+    };
+    let register = arch.register(register).unwrap_or_default();
+    emit.load(Width::D, Reg::R1, Reg::R6, register as i16);
     emit.alu(Alu::Add, Reg::R1, -popped);
     emit.store(Width::D, Reg::R10, key, Reg::R1);
 }
