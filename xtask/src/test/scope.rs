@@ -13,7 +13,6 @@ pub(super) const CORE: &[&str] = &[
     "events::trigger_hist::histograms_and_triggers_of_one_event_agree_with_the_kernel",
     "hist::counts::tables_are_the_kernels",
     "hist::differential::definitions_are_answered_alike",
-    "hist::differential::modifiers_show_the_same",
     "language::hist::sequences_mean_the_same",
     "mirror::exec::trace_cmd_lists_records_and_reports",
     "mirror::modules::events_come_and_go_with_their_module",
