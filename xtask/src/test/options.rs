@@ -1,5 +1,8 @@
 //! The options of `cargo xtask test`: which machines and which tests a run takes.
 
+use std::path::Path;
+use std::str::FromStr;
+
 use anyhow::{Result, bail, ensure};
 
 use super::binaries::TestProcess;
@@ -37,11 +40,18 @@ pub(super) struct Target {
 
 impl Target {
     pub(super) fn title(&self) -> String {
-        format!("{} {}", self.version, self.arch.name())
+        // Of files, the name of the first one; a package's name ends before its version.
+        let first = self.version.split(',').next().unwrap_or_default();
+        let file = first.rsplit('/').next().unwrap_or_default();
+        let kernel = file.split('_').next().unwrap_or_default();
+        format!("{kernel} {}", self.arch.name())
     }
 
     /// The name that a command line selects.
     pub(super) fn name(&self) -> String {
+        if is_of_files(&self.version) {
+            return self.version.clone();
+        }
         format!("{}-{}", self.version, self.arch.name())
     }
 
@@ -50,9 +60,42 @@ impl Target {
     }
 }
 
-/// Parses `6.1`, `6.12` or `6.12-aarch64`, or the path of an image for this architecture.
+/// Whether the name of a kernel is that of files: an image, with a slash, or packages.
+fn is_of_files(kernel: &str) -> bool {
+    kernel.contains('/') || is_package(kernel)
+}
+
+/// Whether a file's name, or the last one of a list, is that of a package.
+fn is_package(file: &str) -> bool {
+    Path::new(file).extension().is_some_and(|extension| extension == "deb")
+}
+
+/// The machines of a value of `--vm`.
+#[derive(Debug, Clone)]
+pub(super) struct Targets(Vec<Target>);
+
+impl FromStr for Targets {
+    type Err = anyhow::Error;
+
+    /// Parses a list with commas. Packages that follow one another are those of one kernel.
+    fn from_str(text: &str) -> Result<Self> {
+        let mut names: Vec<String> = Vec::new();
+        for name in text.split(',') {
+            match names.last_mut() {
+                Some(last) if is_package(last) && is_package(name) => {
+                    last.push(',');
+                    last.push_str(name);
+                }
+                _ => names.push(name.to_owned()),
+            }
+        }
+        names.iter().map(|name| parse_target(name)).collect::<Result<_>>().map(Self)
+    }
+}
+
+/// Parses `6.1`, `6.12` or `6.12-aarch64`, or the files of an image or of packages for this architecture.
 pub(super) fn parse_target(text: &str) -> Result<Target> {
-    if text.contains('/') {
+    if is_of_files(text) {
         return Ok(Target { version: text.to_owned(), arch: Arch::host()? });
     }
     let (version, arch) = match text.split_once('-') {
@@ -76,10 +119,10 @@ pub(crate) struct Options {
     /// Run nothing on the host
     #[arg(long, conflicts_with = "host_only")]
     pub(super) vm_only: bool,
-    /// Run all integration tests in these machines, such as 6.1,6.12,6.12-aarch64 or an image's path. By default a core
-    /// of them, or those that are selected, run in 6.12
-    #[arg(long, value_delimiter = ',', value_parser = parse_target, value_name = "VERSION[-ARCH]")]
-    pub(super) vm: Vec<Target>,
+    /// Run all integration tests in these machines, such as 6.1,6.12,6.12-aarch64, an image's path or the files of a
+    /// kernel's packages. By default a core of them, or those that are selected, run in 6.12
+    #[arg(long, value_name = "VERSION[-ARCH]")]
+    pub(super) vm: Vec<Targets>,
     /// Run everything: all tests in all machines, the kernel's whole suite, and the checks of `lint --all`. What passed
     /// at this commit in an earlier run does not run again
     #[arg(long, conflicts_with_all = ["host_only", "vm_only", "vm", "integration", "program", "filter"])]
@@ -170,7 +213,7 @@ impl Options {
             return Ok(Vec::new());
         }
         if !self.vm.is_empty() {
-            return Ok(self.vm.clone());
+            return Ok(self.vm.iter().flat_map(|targets| targets.0.clone()).collect());
         }
         if self.all {
             return machines();
@@ -223,6 +266,18 @@ mod tests {
     }
 
     #[test]
+    fn packages_of_one_kernel_are_one_target() {
+        let Targets(targets) = "6.1,a/linux-base-7.0_1_amd64.deb,b.deb,6.12,c.deb,d/bzImage".parse().unwrap();
+        let names: Vec<String> = targets.iter().map(Target::name).collect();
+        let expected =
+            ["6.1-x86_64", "a/linux-base-7.0_1_amd64.deb,b.deb", "6.12-x86_64", "c.deb", "d/bzImage"];
+        assert_eq!(names, expected);
+        assert_eq!(targets[1].title(), "linux-base-7.0 x86_64");
+        assert_eq!(targets[4].title(), "bzImage x86_64");
+        assert!("6.1,b.deb,six".parse::<Targets>().is_err());
+    }
+
+    #[test]
     fn a_run_without_options_has_the_core_of_one_machine() {
         let of =
             |options: &Options| options.targets("0a").unwrap().iter().map(Target::name).collect::<Vec<_>>();
@@ -239,7 +294,7 @@ mod tests {
         let part = Options::of_machines(vec!["api".to_owned()]);
         assert!(!part.is_gate() && part.suites().is_empty());
         assert_eq!((part.scope(), of(&part)), (Scope::Whole, vec!["6.12-x86_64".to_owned()]));
-        let named = Options { vm: vec![parse_target("6.1").unwrap()], ..Options::of_machines(Vec::new()) };
+        let named = Options { vm: vec!["6.1".parse().unwrap()], ..Options::of_machines(Vec::new()) };
         assert_eq!((named.scope(), of(&named)), (Scope::Whole, vec!["6.1-x86_64".to_owned()]));
         assert!(!Options::default_for_tests().is_gate(), "--host-only");
     }
