@@ -33,7 +33,7 @@ fn unload() -> Result<()> {
 }
 
 /// Letter, place and arguments, and whether the module's types are needed.
-const DEFINITIONS: [(&str, &str, bool); 10] = [
+const DEFINITIONS: [(&str, &str, bool); 12] = [
     ("p", "vsock:vsock_create", false),
     ("p", "vsock_create proto=$arg3:s32 $comm", false),
     ("p", "vsock:vsock_create+0 at=$stack0:symbol", false),
@@ -44,6 +44,8 @@ const DEFINITIONS: [(&str, &str, bool); 10] = [
     ("f", "vsock_assign_transport size=vsk->buffer_size own=vsk->sk.__sk_common.skc_family", true),
     ("f", "vsock_assign_transport%return size=vsk->buffer_size $retval", true),
     ("f", "vsock_create%return protocol ret=$retval", true),
+    ("p", "vsock_assign_transport size=(vsock_sock)vsk->buffer_size", true),
+    ("f", "vsock_assign_transport size=(vsock_sock,sk)vsk->buffer_size", true),
 ];
 
 #[test]

@@ -24,7 +24,7 @@ impl Btf {
         let text = [&b"\0"[..], name.as_bytes(), b"\0"].concat();
         let names = |path: &Path| {
             File::open(path)
-                .and_then(|file| Ok(MappedFile::map(&file)?))
+                .and_then(|file| Ok(MappedFile::map_or_copy(&file)?))
                 .is_ok_and(|types| memmem::find(types.bytes(), &text).is_some())
         };
         let all = self.module_names();

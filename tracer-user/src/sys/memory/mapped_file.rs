@@ -28,6 +28,12 @@ fn is_constant(file: &File) -> bool {
         || fstatfs(file).is_ok_and(|found| found.f_type as u64 == SYSFS_MAGIC)
 }
 
+/// The content of a file, from its beginning.
+fn copy(file: &File) -> Result<MappedFile, Errno> {
+    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+    std::fs::read(own).map(MappedFile::Copy).map_err(|error| errno_of(&error))
+}
+
 impl MappedFile {
     /// Reads or maps a whole file.
     ///
@@ -36,8 +42,7 @@ impl MappedFile {
     /// the error of reading the file.
     pub fn map(file: &File) -> Result<Self, Errno> {
         if !is_constant(file) {
-            let own = format!("/proc/self/fd/{}", file.as_raw_fd());
-            return std::fs::read(own).map(Self::Copy).map_err(|error| errno_of(&error));
+            return copy(file);
         }
         let length = usize::try_from(rustix::fs::fstat(file)?.st_size).map_err(|_| Errno::OVERFLOW)?;
         if length == 0 {
@@ -46,6 +51,18 @@ impl MappedFile {
         // SAFETY: the file cannot change (`is_constant`).
         let mapping = unsafe { MmapOptions::new().len(length).map_copy_read_only(file) };
         mapping.map(Self::Constant).map_err(|error| errno_of(&error))
+    }
+
+    /// Maps a whole file, or copies it if the kernel maps no such file. The types of modules in sysfs are not mapped,
+    /// and those of the kernel since 6.16.
+    ///
+    /// # Errors
+    /// As for [`Self::map`], without `ENODEV`.
+    pub fn map_or_copy(file: &File) -> Result<Self, Errno> {
+        match Self::map(file) {
+            Err(Errno::NODEV) => copy(file),
+            other => other,
+        }
     }
 
     /// The file's bytes.
@@ -64,6 +81,15 @@ mod tests {
     use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
 
     use super::*;
+
+    #[test]
+    fn what_sysfs_does_not_map_is_copied() {
+        // Attributes, which have the size of a page.
+        let file = File::open("/sys/kernel/mm/transparent_hugepage/enabled").ok();
+        let Some(file) = file.or_else(|| File::open("/sys/kernel/uevent_seqnum").ok()) else { return };
+        assert_eq!(MappedFile::map(&file).unwrap_err(), Errno::NODEV);
+        assert!(!MappedFile::map_or_copy(&file).unwrap().bytes().is_empty());
+    }
 
     #[test]
     fn changeable_files_are_copied() {
