@@ -13,7 +13,7 @@ mod selection;
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -300,6 +300,19 @@ struct Mirror {
     is_newest: bool,
 }
 
+/// Compiles the suite's program that waits for a file, beside the logs. Suites before 6.14 have none.
+fn poll(suite: &Path, logs: &Path) -> Result<Option<PathBuf>> {
+    let source = suite.join("poll.c");
+    if !source.exists() {
+        return Ok(None);
+    }
+    let mut program = logs.as_os_str().to_owned();
+    program.push(".poll");
+    let status = Command::new("cc").args(["-static", "-O2", "-o"]).arg(&program).arg(&source).status();
+    ensure!(status.context("cc")?.success(), "cc fails at {}", source.display());
+    Ok(Some(program.into()))
+}
+
 fn in_machine(
     machine: &vm::Machine,
     suite: &Path,
@@ -311,6 +324,9 @@ fn in_machine(
     let mut command = ["./ftracetest", "--keep", "--logdir", LOGS].map(str::to_owned).to_vec();
     command.extend(tests.iter().map(|test| format!("test.d/{test}")));
     let mut payload = vec![(suite.to_owned(), PathBuf::from("ftrace"))];
+    if machine.arch == Arch::host()? {
+        payload.extend(poll(suite, logs)?.map(|poll| (poll, PathBuf::from("ftrace/poll"))));
+    }
     let mut script = if mirror.is_some() { MIRROR.to_owned() } else { KERNEL.to_owned() };
     // FUSE is a module in some kernels.
     let wanted = if mirror.is_some() { vec!["fuse".to_owned()] } else { Vec::new() };
