@@ -55,6 +55,8 @@ fn make(release: &str, machine: &Machine, dir: &Path) -> Result<()> {
         let mut make = Command::new("make");
         make.current_dir(tree.join("usr/src").join(&headers)).arg("-f").arg(common.join("Makefile"));
         make.arg(format!("srctree={}", common.display()));
+        // From 6.13 on, the configuration is searched in the directory of the sources otherwise.
+        make.arg(format!("KBUILD_OUTPUT={}", tree.join("usr/src").join(&headers).display()));
         make.arg(format!("M={}", samples.join(sample).display())).args([switch, "modules"]);
         host::output(&mut make)?;
         std::fs::rename(samples.join(sample).join(module), dir.join(module))
