@@ -39,14 +39,14 @@ pub enum Change {
     PageReadErrors,
     /// Programs at raw tracepoints may be preempted.
     PreemptibleTracepoints,
-    /// Programs at perf tracepoints of system calls may be preempted.
-    PreemptibleCalls,
     /// Definitions have errors of their own for functions that cannot be probed.
     RegistrationErrors,
-    /// Print formats of synthetic events separate fields by blanks.
-    BlanksInFormats,
     /// Lines of option `fields` show the bytes of texts that are not printable.
     BytesOfTexts,
+    /// Programs at perf tracepoints of system calls may be preempted.
+    PreemptibleCalls,
+    /// Print formats of synthetic events separate fields by blanks.
+    BlanksInFormats,
 }
 
 impl Change {
@@ -65,10 +65,10 @@ impl Change {
         Self::JumpsToTrampolines,
         Self::PageReadErrors,
         Self::PreemptibleTracepoints,
-        Self::PreemptibleCalls,
         Self::RegistrationErrors,
-        Self::BlanksInFormats,
         Self::BytesOfTexts,
+        Self::PreemptibleCalls,
+        Self::BlanksInFormats,
     ];
 
     /// The first version with the change, and where that is known from: a commit, or the versions in which it was seen
@@ -86,10 +86,9 @@ impl Change {
             Self::JumpsToTrampolines => ((6, 19), "25e4e3565d45"),
             Self::PageReadErrors => ((6, 19), "in 7.3, not in 6.18"),
             Self::PreemptibleTracepoints => ((7, 0), "a46023d5616e"),
-            Self::PreemptibleCalls
-            | Self::RegistrationErrors
-            | Self::BlanksInFormats
-            | Self::BytesOfTexts => ((7, 2), "in 7.2, not in 6.18"),
+            Self::RegistrationErrors | Self::BytesOfTexts => ((7, 0), "in 7.0, not in 6.18"),
+            Self::PreemptibleCalls => ((7, 2), "in 7.2, not in 6.18"),
+            Self::BlanksInFormats => ((7, 2), "in 7.2, not in 7.0"),
         }
     }
 

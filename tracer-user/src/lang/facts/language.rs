@@ -47,7 +47,7 @@ pub enum Feature {
     FieldNames,
     /// Arguments of at most 255 bytes (found in 7.3). Before, 63.
     LongArguments,
-    /// Errors as in 7.2: those of functions and tracepoints that cannot be probed, and a separate one for a line of no
+    /// Errors as in 7.0: those of functions and tracepoints that cannot be probed, and a separate one for a line of no
     /// kind.
     RegistrationErrors,
     /// Errors as in 7.3: a limit of 8 for nesting, the errno of large numbers, and other texts.
