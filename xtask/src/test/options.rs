@@ -20,7 +20,7 @@ pub(super) const LASTING: &str = "6.12";
 /// The newest kernel with a machine.
 const NEWEST: &str = "7.3";
 /// The kernels whose test suites are run on the mirror. A run that is not of everything has the core of the first one.
-pub(super) const SUITES: [&str; 1] = [LASTING];
+pub(super) const SUITES: [&str; 2] = [LASTING, NEWEST];
 
 /// The machines of a run of everything.
 const MACHINES: [&str; 5] = ["6.1-x86_64", "6.12-x86_64", "7.3-x86_64", "6.12-aarch64", "7.3-aarch64"];
