@@ -33,6 +33,8 @@ pub enum Change {
     SymbolsInFields,
     /// Lines of system calls have `0x` before arguments above 9.
     PrefixesInCalls,
+    /// An error of its own for a parenthesis where a kernel with types of arguments has casts.
+    CastErrors,
     /// Functions may jump to trampolines.
     JumpsToTrampolines,
     /// A read into the page cache of a FUSE file has `EIO` in place of its error.
@@ -52,7 +54,7 @@ pub enum Change {
 impl Change {
     /// All changes, by version.
     #[cfg(test)]
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::UnsignedChars,
         Self::LoggedTriggerFilters,
         Self::FunctionAtReturn,
@@ -62,6 +64,7 @@ impl Change {
         Self::PreemptionWords,
         Self::SymbolsInFields,
         Self::PrefixesInCalls,
+        Self::CastErrors,
         Self::JumpsToTrampolines,
         Self::PageReadErrors,
         Self::PreemptibleTracepoints,
@@ -82,7 +85,7 @@ impl Change {
             Self::LazyFlag => ((6, 13), "in 6.18, not in 6.12"),
             Self::LinksCloseTogether => ((6, 14), "in 6.18, not in 6.12"),
             Self::PreemptionWords | Self::SymbolsInFields => ((6, 15), "in 6.18, not in 6.12"),
-            Self::PrefixesInCalls => ((6, 18), "in 6.18, not in 6.12"),
+            Self::PrefixesInCalls | Self::CastErrors => ((6, 18), "in 6.18, not in 6.12"),
             Self::JumpsToTrampolines => ((6, 19), "25e4e3565d45"),
             Self::PageReadErrors => ((6, 19), "in 7.3, not in 6.18"),
             Self::PreemptibleTracepoints => ((7, 0), "a46023d5616e"),

@@ -111,11 +111,12 @@ impl Language {
         let lacking =
             named.iter().filter(|(words, _)| !readme.contains(words)).flat_map(|(_, features)| *features);
         let named = lacking.copied().fold(Self::full(), Self::without);
-        if Change::RegistrationErrors.is_in(version) {
-            named
-        } else {
-            named.without(Feature::RegistrationErrors)
-        }
+        let dated = [
+            (Change::CastErrors, Feature::Typecasts),
+            (Change::RegistrationErrors, Feature::RegistrationErrors),
+        ];
+        let absent = dated.into_iter().filter(|(change, _)| !change.is_in(version));
+        absent.map(|(_, feature)| feature).fold(named, Self::without)
     }
 
     /// The newest kernel: all features except our extensions.
@@ -187,7 +188,8 @@ mod tests {
         let without = Language::of_kernel("", (7, 2));
         assert!(!without.has(Feature::LatestErrors) && without.has(Feature::RegistrationErrors));
         assert!(!Language::of_kernel("", (6, 12)).has(Feature::RegistrationErrors));
-        assert!(without.has(Feature::Typecasts));
+        assert!(without.has(Feature::Typecasts) && Language::of_kernel("", (6, 18)).has(Feature::Typecasts));
+        assert!(!Language::of_kernel("", (6, 12)).has(Feature::Typecasts));
         for (at, feature) in Feature::ALL.into_iter().enumerate() {
             assert_eq!(feature as usize, at);
         }
