@@ -33,7 +33,7 @@ pub enum Change {
     SymbolsInFields,
     /// Lines of system calls have `0x` before arguments above 9.
     PrefixesInCalls,
-    /// An error of its own for a parenthesis where a kernel with types of arguments has casts.
+    /// Where casts are not available, an argument that begins with a parenthesis is refused with an errno of its own.
     CastErrors,
     /// Functions may jump to trampolines.
     JumpsToTrampolines,

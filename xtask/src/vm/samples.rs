@@ -55,7 +55,7 @@ fn make(release: &str, machine: &Machine, dir: &Path) -> Result<()> {
         let mut make = Command::new("make");
         make.current_dir(tree.join("usr/src").join(&headers)).arg("-f").arg(common.join("Makefile"));
         make.arg(format!("srctree={}", common.display()));
-        // From 6.13 on, the configuration is searched in the directory of the sources otherwise.
+        // Without it, make of 6.13 and later searches the configuration in the directory of the sources.
         make.arg(format!("KBUILD_OUTPUT={}", tree.join("usr/src").join(&headers).display()));
         make.arg(format!("M={}", samples.join(sample).display())).args([switch, "modules"]);
         host::output(&mut make)?;

@@ -53,8 +53,8 @@ impl MappedFile {
         mapping.map(Self::Constant).map_err(|error| errno_of(&error))
     }
 
-    /// Maps a whole file, or copies it if the kernel maps no such file. The types of modules in sysfs are not mapped,
-    /// and those of the kernel since 6.16.
+    /// Maps a whole file, or copies it if the kernel maps no such file. Sysfs maps no module's types, and the
+    /// kernel's own types only since 6.16.
     ///
     /// # Errors
     /// As for [`Self::map`], without `ENODEV`.
