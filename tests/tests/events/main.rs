@@ -4,6 +4,7 @@ mod chains;
 mod hooks;
 mod inject;
 mod preempted;
+mod read_variables;
 mod records;
 mod synth;
 mod trigger_differential;

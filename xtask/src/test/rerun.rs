@@ -27,6 +27,7 @@ pub(super) const MOST_FLAKY: usize = 3;
 const EXACT: &[&str] = &[
     "events::chains",
     "events::hooks::the_longest_filters_change_at_raw_tracepoints_and_no_hit_is_lost",
+    "events::read_variables",
     "events::records::filters_and_triggers_change_under_load_and_no_hit_is_lost_or_seen_twice",
     "events::records::full_rings_are_drained_without_a_reader",
     "events::records::reading_consumes_or_not_and_the_counts_tell",

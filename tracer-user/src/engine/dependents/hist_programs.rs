@@ -49,6 +49,13 @@ impl Dependents<'_> {
         // gates keep at the raw tracepoint.
         let is_skipped = guard.and_then(PreemptGuard::of_calls).and_then(PreemptGuard::of_skipped).is_some();
         let is_raw = hooks::has_user_data(format) || (is_call && is_skipped);
+        // At the same hook the one that was attached first runs first. The order of two hooks is that in which anybody's
+        // first program came to each.
+        let setter = self.setter_hook(event, trigger);
+        if setter.as_ref().is_some_and(AttachPoint::is_tracepoint) {
+            return AttachPlan::tracepoint(format, "a histogram there sets a variable that it reads");
+        }
+        let is_raw = is_raw || setter.is_some();
         if hist.name.is_some() && !Layout::of(hist).is_shared() && !is_raw {
             // No program may interrupt another one that counts in the same entries.
             return AttachPlan::tracepoint(format, "a name shares the table");
@@ -66,6 +73,20 @@ impl Dependents<'_> {
             AttachPoint::RawTracepoint(_) | AttachPoint::SysEnter(_) | AttachPoint::SysExit(_) => chosen,
             _ => AttachPlan::tracepoint(format, chosen.reason),
         }
+    }
+
+    /// The hook of another histogram of this event that sets a variable which this one reads. If there are several, it
+    /// is a perf tracepoint where one of them is.
+    fn setter_hook(&self, event: EventId, trigger: &Trigger) -> Option<AttachPoint> {
+        let table = &self.engine.attachments.session(self.instance)?.table;
+        let is_read = |setter: &&Trigger| {
+            setter.hist.id != trigger.hist.id
+                && trigger.hist.references.iter().any(|reference| reference.slot.hist == setter.hist.id)
+        };
+        let setters = self.engine.histograms.counting(self.instance, event).filter(is_read);
+        let parts = setters.filter_map(|setter| table.first(event, ProgramRole::Histogram(setter.id)));
+        let points = parts.map(|part| part.plan.point.clone());
+        points.max_by_key(AttachPoint::is_tracepoint)
     }
 
     /// Makes the programs of an event's histograms in an instance match the wanted state.
