@@ -20,17 +20,22 @@ pub(super) fn remove(program: &mut Program) {
 }
 
 /// Removes functions without references, because the verifier refuses unreachable code.
-fn unused_functions(program: &mut Program) {
+pub(super) fn unused_functions(program: &mut Program) {
     let extents: Vec<_> = program.starts.iter().map(|start| program.extent(*start)).collect();
-    let mut used = vec![false; extents.len()];
+    let mut used = vec![false; program.items.len()];
     let mut work = vec![0];
     while let Some(n) = work.pop() {
-        if std::mem::replace(&mut used[n], true) {
+        let extent = extents[n].clone();
+        // A function has at least one item.
+        if used[extent.start] {
             continue;
         }
-        for item in program.items[extents[n].clone()].iter().filter(|item| item.insn.refers_to_function()) {
+        used[extent.clone()].fill(true);
+        for item in program.items[extent].iter().filter(|item| item.insn.refers_to_function()) {
             work.extend(item.to.and_then(|to| program.starts.binary_search(&to).ok()));
         }
     }
-    program.remove(|at, _| extents.iter().zip(&used).any(|(extent, used)| !used && extent.contains(&at)));
+    if !used.iter().all(|used| *used) {
+        program.remove(|at, _| !used[at]);
+    }
 }

@@ -130,9 +130,10 @@ pub(super) fn read_after<T: Copy + Default + PartialEq>(
 ) -> Vec<T> {
     let mut known_before = vec![T::default(); part.len()];
     let mut known_after = known_before.clone();
-    let mut changed = true;
-    while changed {
-        changed = false;
+    // Without a jump back, everything that an item needs is known when it is visited.
+    let turns_back = part.clone().any(|at| program.items[at].target().is_some_and(|to| to <= at));
+    loop {
+        let mut changed = false;
         for at in (0..part.len()).rev() {
             let item = &program.items[part.start + at];
             let next = known_before.get(at + 1).filter(|_| !item.insn.ends_block());
@@ -142,6 +143,9 @@ pub(super) fn read_after<T: Copy + Default + PartialEq>(
             if new_after != known_after[at] || new_before != known_before[at] {
                 (known_after[at], known_before[at], changed) = (new_after, new_before, true);
             }
+        }
+        if !changed || !turns_back {
+            break;
         }
     }
     known_after

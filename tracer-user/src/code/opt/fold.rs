@@ -22,8 +22,8 @@ pub struct Frozen<'a> {
 pub(super) enum Value {
     /// A constant.
     Const(u64),
-    /// An address at this offset in the frozen memory of this number.
-    Data(usize, i64),
+    /// An address at this offset in the frozen memory of this number. The enum has 16 bytes, as states are copied often.
+    Data(u32, i32),
     /// An address in the value of a map, which is never 0.
     Address,
     /// Unknown.
@@ -35,19 +35,51 @@ pub(super) type State = [Value; 11];
 /// Folds the whole program.
 pub(super) fn fold(program: &mut Program, frozen: &[Frozen<'_>]) {
     let states = states(program, frozen);
-    program.edit(|at, item| match &states[at] {
+    program.edit(|at, item| match states.before(at) {
         None => Edit::Replace(Vec::new()),
         Some(state) => folded(item, state, frozen),
     });
 }
 
-/// The registers before each item; None where no path arrives.
-pub(super) fn states(program: &Program, frozen: &[Frozen<'_>]) -> Vec<Option<State>> {
-    let mut states: Vec<Option<State>> = vec![None; program.items.len()];
+/// The registers before each item that a path arrives at.
+pub(super) struct States {
+    /// The number of an item's state, or [`Self::NONE`]. Most of a template's items have none.
+    numbers: Vec<u32>,
+    states: Vec<State>,
+}
+
+impl States {
+    const NONE: u32 = u32::MAX;
+
+    fn of(items: usize) -> Self {
+        Self { numbers: vec![Self::NONE; items], states: Vec::new() }
+    }
+
+    /// The registers before an item; `None` where no path arrives.
+    pub(super) fn before(&self, at: usize) -> Option<&State> {
+        self.states.get(*self.numbers.get(at)? as usize)
+    }
+
+    /// Adds a path that arrives at an item with these registers. Returns whether that changed the item's state.
+    fn arrive(&mut self, at: usize, state: &State) -> bool {
+        let Some(number) = self.numbers.get_mut(at) else { return false };
+        if let Some(known) = self.states.get_mut(*number as usize) {
+            let met = meet(known, state);
+            return std::mem::replace(known, met) != met;
+        }
+        *number = self.states.len() as u32;
+        self.states.push(*state);
+        true
+    }
+}
+
+/// Follows all paths that can be taken.
+pub(super) fn states(program: &Program, frozen: &[Frozen<'_>]) -> States {
+    let mut states = States::of(program.items.len());
     // Items are processed in program order. Most jumps go forward, so all paths to a join have usually arrived by then.
     let mut due = vec![false; program.items.len()];
     for start in &program.starts {
-        states[*start] = Some([Value::Any; 11]);
+        states.arrive(*start, &[Value::Any; 11]);
         due[*start] = true;
     }
     let mut at = 0;
@@ -56,18 +88,12 @@ pub(super) fn states(program: &Program, frozen: &[Frozen<'_>]) -> Vec<Option<Sta
             at += 1;
             continue;
         }
-        let Some(before) = states[at] else { continue };
+        let Some(before) = states.before(at) else { continue };
         let item = &program.items[at];
-        let after = step(item, before, frozen);
-        let (next, jump) = exits(item, &before);
+        let (next, jump) = exits(item, before);
+        let after = step(item, *before, frozen);
         for to in [next.then_some(at + 1), item.to.filter(|_| jump)].into_iter().flatten() {
-            let Some(there) = states.get_mut(to) else { continue };
-            let met = match there {
-                None => after,
-                Some(there) => meet(there, &after),
-            };
-            if *there != Some(met) {
-                *there = Some(met);
+            if states.arrive(to, &after) {
                 due[to] = true;
                 at = at.min(to);
             }
@@ -149,8 +175,8 @@ pub(super) fn step(item: &Item, mut state: State, frozen: &[Frozen<'_>]) -> Stat
             let low = u64::from(insn.imm.cast_unsigned());
             state[dst] = match insn.src {
                 0 => Value::Const(low | u64::from(high.cast_unsigned()) << 32),
-                PSEUDO_MAP_VALUE => match frozen.iter().position(|memory| memory.fd == insn.imm) {
-                    Some(number) => Value::Data(number, i64::from(high)),
+                PSEUDO_MAP_VALUE => match frozen.iter().zip(0..).find(|(memory, _)| memory.fd == insn.imm) {
+                    Some((_, number)) => Value::Data(number, high),
                     None => Value::Address,
                 },
                 _ => Value::Any,
@@ -182,7 +208,8 @@ fn computed(insn: Insn, state: &State) -> Value {
     }
     match (a, b) {
         (Value::Data(number, offset), Value::Const(b)) if wide && op == Alu::Add => {
-            Value::Data(number, offset.wrapping_add(b.cast_signed()))
+            let sum = i64::from(offset).wrapping_add(b.cast_signed());
+            i32::try_from(sum).map_or(Value::Any, |offset| Value::Data(number, offset))
         }
         (_, Value::Const(0)) | (Value::Const(0), _) if op == Alu::And => Value::Const(0),
         (Value::Const(a), Value::Const(b)) => arithmetic(op, a, b, wide).map_or(Value::Any, Value::Const),
@@ -218,9 +245,9 @@ fn loaded(insn: Insn, state: &State, frozen: &[Frozen<'_>]) -> Value {
         return Value::Any;
     }
     let width = Width::of_opcode(insn.op).bytes();
-    let bytes = usize::try_from(offset + i64::from(insn.off))
+    let bytes = usize::try_from(i64::from(offset) + i64::from(insn.off))
         .ok()
-        .and_then(|start| frozen[number].bytes.get(start..start + width));
+        .and_then(|start| frozen.get(number as usize)?.bytes.get(start..start + width));
     let Some(bytes) = bytes else { return Value::Any };
     let mut word = [0; 8];
     word[..width].copy_from_slice(bytes);

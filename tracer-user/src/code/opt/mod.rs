@@ -48,7 +48,11 @@ pub struct Known<'a> {
 /// Runs all passes. Code that cannot be improved stays unchanged.
 pub fn improve(insns: Vec<Insn>, known: &Known<'_>) -> Vec<Insn> {
     let Some(mut program) = Program::decode(&insns) else { return insns };
+    // Parameters rule out most of a template. The other passes then have an eighth of it to look at.
+    fold::fold(&mut program, known.frozen);
+    dead::unused_functions(&mut program);
     inline::inline(&mut program);
+    dead::unused_functions(&mut program);
     lookups::direct(&mut program, known.singles);
     fold::fold(&mut program, known.frozen);
     if let Some(cast) = known.cast {

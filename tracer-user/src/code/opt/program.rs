@@ -51,6 +51,8 @@ pub(super) enum Edit {
 impl Program {
     /// Returns None for a program that this module does not understand.
     pub(super) fn decode(insns: &[Insn]) -> Option<Self> {
+        // Every function has an item.
+        insns.first()?;
         let mut at_slot = vec![None; insns.len()];
         let mut count = 0;
         let mut slot = 0;

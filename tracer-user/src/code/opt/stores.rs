@@ -92,27 +92,32 @@ fn one_use(item: &Item, points: flow::Regs) -> Use {
 /// For each item, the registers that may hold an address in the frame before it.
 fn pointing(program: &Program, extent: Range<usize>) -> Vec<flow::Regs> {
     let items = &program.items[extent.clone()];
-    let mut before = vec![None; items.len()];
+    let mut before: Vec<Option<flow::Regs>> = vec![None; items.len()];
+    let mut due = vec![false; items.len()];
     // Whether an address may have been stored where a load can find it.
     let mut stored = false;
     loop {
         let stored_before = stored;
         before.fill(None);
-        let mut work = vec![(0, flow::Regs::one(FRAME))];
-        while let Some((at, points)) = work.pop() {
-            let Some(known) = before.get_mut(at) else { continue };
-            let met = known.map_or(points, |known: flow::Regs| known.with(points));
-            if *known == Some(met) {
+        (before[0], due[0]) = (Some(flow::Regs::one(FRAME)), true);
+        let mut at = 0;
+        while at < items.len() {
+            let (true, Some(points)) = (std::mem::take(&mut due[at]), before[at]) else {
+                at += 1;
                 continue;
-            }
-            *known = Some(met);
+            };
             let item = &items[at];
-            stored |= item.insn.class() == class::STX && met.has(item.insn.src);
-            let after = after(item, met, stored);
-            if !item.insn.ends_block() {
-                work.push((at + 1, after));
+            stored |= item.insn.class() == class::STX && points.has(item.insn.src);
+            let after = after(item, points, stored);
+            let next = (!item.insn.ends_block()).then_some(at + 1);
+            for to in next.into_iter().chain(item.target().map(|to| to - extent.start)) {
+                let Some(known) = before.get_mut(to) else { continue };
+                let met = known.map_or(after, |known| known.with(after));
+                if *known != Some(met) {
+                    (*known, due[to]) = (Some(met), true);
+                    at = at.min(to);
+                }
             }
-            work.extend(item.target().map(|to| (to - extent.start, after)));
         }
         if stored == stored_before {
             break;

@@ -46,6 +46,27 @@ fn listed(insns: Vec<Insn>, cast: Option<Cast>) -> Vec<String> {
 }
 
 #[test]
+fn a_function_whose_call_is_ruled_out_by_the_result_of_another_is_removed() {
+    let main = function(|asm| {
+        let end = asm.label();
+        call(asm, 1);
+        asm.jump_if(Cond::Eq, Reg::R0, 0, end);
+        call(asm, 2);
+        asm.bind(end);
+    });
+    let zero = function(|asm| asm.mov(Reg::R0, 0));
+    // It calls another function, so it is not inlined.
+    let outer = function(|asm| call(asm, 3));
+    let inner = function(|asm| asm.mov(Reg::R0, 7));
+    assert_eq!(listed(program(vec![main, zero, outer, inner]), None), ["r0 = 0", "exit"]);
+}
+
+#[test]
+fn a_program_without_instructions_stays_so() {
+    assert!(improve(Vec::new(), &Known::default()).is_empty());
+}
+
+#[test]
 fn an_inlined_function_replaces_its_call_with_its_frame_below() {
     let main = function(|asm| {
         asm.mov(Reg::R6, Reg::R1);

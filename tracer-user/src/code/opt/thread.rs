@@ -14,8 +14,8 @@ const FOLLOWED: usize = 16;
 pub(super) fn shorten(program: &mut Program, frozen: &[Frozen<'_>]) {
     let states = fold::states(program, frozen);
     let mut appended = vec![None; program.items.len()];
-    for at in 0..program.items.len() {
-        let Some(state) = &states[at] else { continue };
+    for (at, appended) in appended.iter_mut().enumerate() {
+        let Some(state) = states.before(at) else { continue };
         let item = program.items[at];
         let after = fold::step(&item, *state, frozen);
         if let Some(to) = item.target() {
@@ -25,7 +25,7 @@ pub(super) fn shorten(program: &mut Program, frozen: &[Frozen<'_>]) {
             && !program.starts.contains(&(at + 1))
         {
             let to = end(program, at + 1, &after);
-            appended[at] = (to != at + 1).then_some(to);
+            *appended = (to != at + 1).then_some(to);
         }
     }
     program.edit(|at, _| appended[at].map_or(Edit::Keep, Edit::Then));
