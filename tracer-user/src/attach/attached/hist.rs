@@ -127,7 +127,8 @@ fn try_attach(
     // A histogram that reads a variable must run after the histogram that sets it. If the setter has its own link, the
     // reader gets a later link of its own.
     let is_apart = counts_frames || context.owners.iter().any(|owner| owner.is_apart.load(Ordering::Relaxed));
-    counts.is_apart.store(is_apart, Ordering::Relaxed);
+    // Histograms with the same name share the counts.
+    counts.is_apart.fetch_or(is_apart, Ordering::Relaxed);
     let session = context.session.filter(|_| !is_apart);
     if let Some(chain) = session.map(|session| session.join(point, Dispatch::Gate)).transpose()?.flatten() {
         chain.set(Arc::clone(&program.program))?;
