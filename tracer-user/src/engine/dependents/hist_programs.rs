@@ -49,17 +49,17 @@ impl Dependents<'_> {
         // gates keep at the raw tracepoint.
         let is_skipped = guard.and_then(PreemptGuard::of_calls).and_then(PreemptGuard::of_skipped).is_some();
         let is_raw = hooks::has_user_data(format) || (is_call && is_skipped);
-        // At the same hook the one that was attached first runs first. The order of two hooks is that in which anybody's
-        // first program came to each.
+        if hist.name.is_some() && !Layout::of(hist).is_shared() && !is_raw {
+            // No program may interrupt another one that counts in the same entries.
+            return AttachPlan::tracepoint(format, "a name shares the table");
+        }
+        // Programs at one hook run in the order in which they were attached. Another hook may be older than its programs:
+        // the kernel adds the perf tracepoint at the first perf event of any process.
         let setter = self.setter_hook(event, trigger);
         if setter.as_ref().is_some_and(AttachPoint::is_tracepoint) {
             return AttachPlan::tracepoint(format, "a histogram there sets a variable that it reads");
         }
         let is_raw = is_raw || setter.is_some();
-        if hist.name.is_some() && !Layout::of(hist).is_shared() && !is_raw {
-            // No program may interrupt another one that counts in the same entries.
-            return AttachPlan::tracepoint(format, "a name shares the table");
-        }
         if hist.synthetic_events().next().is_some() && !is_raw {
             // Actions on the synthetic event may read the stack, which equals the kernel's only there.
             return AttachPlan::tracepoint(format, "it makes events");
