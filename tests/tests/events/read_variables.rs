@@ -11,8 +11,8 @@ use tracer_tests::workload::getpgid;
 use crate::chains::{FIRST, append};
 
 /// Makes one histogram of an event that sets a variable and then one that reads it, and checks that both see the same
-/// hit: the difference of their values is always 0. `hit` makes a hit with a number as the value of `field`. `sets` and
-/// `acts` are more of the two histograms.
+/// hit: the difference of their values is always 0. `hit` makes a hit with a number as the value of `field`. `sets` are
+/// further variables of the first histogram, and `acts` is the action of the second one.
 fn reads_what_is_set(
     top: &Path,
     [event, field]: [&str; 2],
