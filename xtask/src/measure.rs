@@ -162,7 +162,9 @@ pub(crate) fn bless(options: &BlessOptions) -> Result<()> {
     let mut cargo = host::cargo();
     // One run writes all snapshots. A run that stops at the first difference would miss the others.
     cargo.env("INSTA_UPDATE", "always").env("INSTA_FORCE_PASS", "1");
-    cargo.args(["test", "-q", "--package", "tracer-user", "--lib"]).args(&options.filter);
+    cargo
+        .args(["test", "-q", "--package", "tracer-user", "--lib", "--features", "pages"])
+        .args(&options.filter);
     host::run(&mut cargo)?;
     host::step("What has changed (git diff shows it)");
     host::run(host::git(host::root()).args(["status", "--short"]))

@@ -2,8 +2,9 @@
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use clap::{Args as ClapArgs, Parser, Subcommand};
+use clap::{Args as ClapArgs, Parser, Subcommand, builder::PossibleValuesParser};
 
+use super::help::topics;
 use crate::fs::Owner;
 
 /// Text of `--version`: the version, and the notice that the licence of btf-rs requires.
@@ -27,7 +28,8 @@ const LONG_VERSION: &str = concat!(
         tracer list 'sched:*'\n  \
         tracer explain sched:sched_switch 'prev_pid == 1'\n\n\
         Events, fields and filters are those of the kernel's tracefs. Tracing needs root, or CAP_BPF and CAP_PERFMON;\n\
-        `tracer doctor` reports what this machine allows. TRACER_LOG=debug logs each step."
+        `tracer doctor` reports what this machine allows. TRACER_LOG=debug logs each step. `tracer help filter`, `hist`,\n\
+        `probe` and `trigger` explain the languages."
 )]
 pub(super) struct Args {
     #[command(subcommand)]
@@ -43,6 +45,7 @@ pub(super) enum Command {
     Doctor(DoctorArgs),
     Mount(MountArgs),
     Exec(ExecArgs),
+    Help(HelpArgs),
     /// Close the events that a daemon leaves enabled when it ends. Used by `mount`.
     #[command(hide = true, name = crate::fs::CLOSER)]
     CloseEvents,
@@ -251,6 +254,14 @@ pub(super) struct DoctorArgs {
     /// Print one JSON object per line.
     #[arg(long)]
     pub(super) json: bool,
+}
+
+/// Explain a language of definitions, or a command.
+#[derive(Debug, ClapArgs)]
+pub(super) struct HelpArgs {
+    /// What to explain. Without it, all commands are listed.
+    #[arg(value_name = "TOPIC", value_parser = PossibleValuesParser::new(topics::names()))]
+    pub(super) topic: Option<String>,
 }
 
 /// Mount a mirror of tracefs: files that behave like the kernel's tracing files.

@@ -5,6 +5,7 @@ mod background;
 mod doctor;
 mod exec;
 mod explain;
+mod help;
 mod hist;
 mod list;
 mod log;
@@ -24,6 +25,8 @@ use clap::Parser;
 
 use crate::api::{RecordError, RecordErrorKind};
 use args::{Args, Command};
+#[cfg(feature = "pages")]
+pub use help::manual::write_pages;
 
 /// Exit code of an invalid command line, the same as clap's.
 const USAGE: u8 = 2;
@@ -60,6 +63,7 @@ pub fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args).map(success),
         Command::Mount(args) => mount::run(&args).map(success),
         Command::Exec(args) => exec::run(&args),
+        Command::Help(args) => help::run(&args).map(success),
         Command::OpenFiles => crate::fs::open_files().map(success).map_err(Into::into),
         Command::WriteState => crate::fs::write_state().map(success).map_err(Into::into),
         Command::CloseEvents => crate::fs::close_events().map(success).map_err(Into::into),

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// All files of the tree with this extension, sorted and relative to its root. Build outputs and hidden directories
-/// are omitted.
+/// All files of the tree with this extension, sorted and relative to its root. Build outputs, hidden directories and
+/// symbolic links to other files of the tree are omitted.
 pub(super) fn with_extension(root: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut todo = vec![root.to_path_buf()];
@@ -18,7 +18,7 @@ pub(super) fn with_extension(root: &Path, extension: &str) -> Result<Vec<PathBuf
                 if name != "target" && !name.as_encoded_bytes().starts_with(b".") {
                     todo.push(path);
                 }
-            } else if path.extension().is_some_and(|e| e == extension) {
+            } else if entry.file_type()?.is_file() && path.extension().is_some_and(|e| e == extension) {
                 files.push(path.strip_prefix(root)?.to_path_buf());
             }
         }
