@@ -10,6 +10,7 @@ mod modules;
 mod owner;
 mod readers;
 mod restore;
+mod service;
 mod soak;
 mod tree;
 mod unread;

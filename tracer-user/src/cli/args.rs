@@ -55,9 +55,12 @@ pub(super) enum Command {
     /// Open files for a daemon. Used by `mount`.
     #[command(hide = true, name = crate::fs::OPENER)]
     OpenFiles,
-    /// Write the state file of a daemon. Used by `mount`.
+    /// Write the state file of a daemon into a directory. Used by `mount`.
     #[command(hide = true, name = crate::fs::STATE_WRITER)]
-    WriteState,
+    WriteState {
+        /// The directory.
+        dir: PathBuf,
+    },
 }
 
 /// Count hits of events in tables in the kernel, by keys, and print the tables at the end.
@@ -267,7 +270,7 @@ pub(super) struct HelpArgs {
 /// Mount a mirror of tracefs: files that behave like the kernel's tracing files.
 ///
 /// Serves the mirror until it receives SIGINT or SIGTERM or is unmounted. It then detaches everything.
-#[derive(Debug, ClapArgs)]
+#[derive(Clone, Debug, ClapArgs)]
 #[command(after_help = "Examples:\n  \
     tracer mount &\n  \
     cd /run/tracer/tracing\n  \
@@ -281,17 +284,33 @@ pub(super) struct MountArgs {
     pub(super) dir: PathBuf,
     #[command(flatten)]
     pub(super) serving: Serving,
-    /// Events to enable at the start: SYSTEM:EVENT,SYSTEM,... as in the kernel's `trace_event=`. Repeatable.
+    /// Events to enable at the start: SYSTEM:EVENT,SYSTEM,... as in the kernel's `trace_event=`. Repeatable. If anything
+    /// is restored, only what differs from the list of the last daemon is changed.
     #[arg(long, value_name = "LIST")]
     pub(super) trace_event: Vec<String>,
     /// Apply these options of the kernel's command line: trace_event, trace_instance, trace_options, trace_clock,
     /// trace_buf_size.
     #[arg(long)]
     pub(super) boot: bool,
-    /// Restore what was set in a daemon that was killed here. If anything is restored, --boot and --trace-event do
-    /// nothing.
+    /// Restore what was set in a daemon that was killed here, or ended with --keep-state. If anything is restored,
+    /// --boot does nothing.
     #[arg(long)]
     pub(super) restore: bool,
+    /// Keep what is set at a normal end too, for the next daemon with --restore.
+    #[arg(long, conflicts_with = "until")]
+    pub(super) keep_state: bool,
+    /// Directory for the file with what is set.
+    #[arg(long, value_name = "DIR", default_value = crate::fs::STATE_DIR)]
+    pub(super) state_dir: PathBuf,
+    /// Read further options from this file (TOML). SIGHUP reads it again.
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// Only check the options and the file of --config.
+    #[arg(long)]
+    pub(super) check: bool,
+    /// Log messages of this level and above, unless TRACER_LOG is set.
+    #[arg(long, value_name = "LEVEL", value_enum)]
+    pub(super) log_level: Option<Level>,
     /// Let eBPF programs emit synthetic events through maps pinned in this directory of a BPF file system.
     #[arg(long, value_name = "DIR")]
     pub(super) pin: Option<PathBuf>,
@@ -316,8 +335,56 @@ pub(super) struct MountArgs {
     pub(super) ready_fd: Option<i32>,
 }
 
+impl MountArgs {
+    /// The options that a file can set, differ from those of `new`, and are used only at a start.
+    pub(super) fn used_at_start(&self, new: &Self) -> Vec<&'static str> {
+        let options = [
+            ("dir", self.dir != new.dir),
+            ("uid", self.serving.uid != new.serving.uid),
+            ("gid", self.serving.gid != new.serving.gid),
+            ("mode", self.serving.mode != new.serving.mode),
+            ("language", self.serving.language != new.serving.language),
+            ("boot", self.boot != new.boot),
+            ("restore", self.restore != new.restore),
+            ("keep-state", self.keep_state != new.keep_state),
+            ("state-dir", self.state_dir != new.state_dir),
+            ("pin", self.pin != new.pin),
+            ("log", self.log != new.log),
+        ];
+        options.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+    }
+}
+
+/// A level of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Level {
+    /// Errors
+    Error,
+    /// Warnings too (the default)
+    Warn,
+    /// Information too
+    Info,
+    /// Each step too
+    Debug,
+    /// Everything
+    Trace,
+}
+
+impl Level {
+    /// Its name in the directives of TRACER_LOG.
+    pub(super) fn directive(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+}
+
 /// How to serve a mirror.
-#[derive(Debug, ClapArgs)]
+#[derive(Clone, Debug, PartialEq, Eq, ClapArgs)]
 pub(super) struct Serving {
     /// Owner of the files.
     #[arg(long, value_name = "UID", default_value_t = 0)]
@@ -430,10 +497,19 @@ mod tests {
     #[test]
     fn the_service_starts_with_a_valid_command_line() {
         let unit = include_str!("../../../packaging/systemd/tracer.service");
-        let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
-        let args = Args::try_parse_from(start.split(' ')).unwrap();
-        let Command::Mount(mount) = args.command else { panic!("{start}") };
-        assert!(mount.boot && mount.restore && !mount.background);
+        let mount = |name: &str| {
+            let line = unit.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            let args = Args::try_parse_from(line.split(' ')).unwrap();
+            let Command::Mount(mount) = args.command else { panic!("{line}") };
+            mount
+        };
+        let (start, reload) = (mount("ExecStart="), mount("ExecReload="));
+        assert!(!start.background && !start.check && reload.check);
+        assert_eq!(start.config, Some("/etc/tracer/tracer.toml".into()));
+        assert_eq!(start.config, reload.config);
+        // The service has a directory of its own, which systemd removes at a stop.
+        let dir = unit.lines().find_map(|line| line.strip_prefix("RuntimeDirectory=")).unwrap();
+        assert_eq!(start.state_dir, std::path::Path::new("/run").join(dir));
     }
 
     #[test]

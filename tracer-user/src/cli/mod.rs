@@ -2,6 +2,7 @@
 
 mod args;
 mod background;
+mod config;
 mod doctor;
 mod exec;
 mod explain;
@@ -15,7 +16,6 @@ mod record;
 mod style;
 
 use std::{
-    io::IsTerminal,
     os::unix::process::ExitStatusExt,
     process::{ExitCode, ExitStatus},
     time::Duration,
@@ -43,15 +43,21 @@ fn exit_code(status: ExitStatus) -> ExitCode {
 /// Runs the command line and returns the exit code: 0 for success, 1 for failure, 2 for wrong usage. `record`, `hist`
 /// and `exec` with a command return the command's code.
 pub fn main() -> ExitCode {
-    let args = Args::parse();
-    // fuser logs each request that the mirror does not have, and each reply to a client that no longer waits. Any client
-    // can cause these. A build in which a library forwards `log` to `tracing` would show them.
-    let filter = tracing_subscriber::EnvFilter::try_from_env("TRACER_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,fuser=off"));
-    // A daemon's messages go to a file or to the system's log, so they have no colours.
-    let stays = !matches!(&args.command, Command::Mount(args) if args.detached || args.log.is_some());
-    let ansi = stays && std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(ansi).with_writer(|| log::Log).init();
+    let mut args = Args::parse();
+    if let Command::Mount(given) = args.command {
+        match mount::configured(given) {
+            Ok(configured) => args.command = Command::Mount(configured),
+            Err(error) => {
+                eprintln!("{} {}", style::error("error:"), style::chain(&error));
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    log::start(match &args.command {
+        Command::Mount(args) if args.detached || args.log.is_some() => log::LogKind::Daemon,
+        Command::Mount(_) => log::LogKind::Service,
+        _ => log::LogKind::Command,
+    });
     let is_daemon = matches!(&args.command, Command::Mount(_));
     let explains = matches!(&args.command, Command::Explain(_));
     let success = |()| ExitCode::SUCCESS;
@@ -65,7 +71,7 @@ pub fn main() -> ExitCode {
         Command::Exec(args) => exec::run(&args),
         Command::Help(args) => help::run(&args).map(success),
         Command::OpenFiles => crate::fs::open_files().map(success).map_err(Into::into),
-        Command::WriteState => crate::fs::write_state().map(success).map_err(Into::into),
+        Command::WriteState { dir } => crate::fs::write_state(&dir).map(success).map_err(Into::into),
         Command::CloseEvents => crate::fs::close_events().map(success).map_err(Into::into),
         Command::ClientMemory => crate::engine::client_memory::run().map(success).map_err(Into::into),
     };

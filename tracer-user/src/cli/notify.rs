@@ -41,6 +41,16 @@ impl Manager {
         self.0.send(b"READY=1").map(drop)
     }
 
+    /// Reports that the configuration is read again. [`Manager::ready`] ends this state.
+    pub(super) fn reloading(&self) {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let microseconds = now.tv_sec.unsigned_abs() * 1_000_000 + now.tv_nsec.unsigned_abs() / 1_000;
+        let message = format!("RELOADING=1\nMONOTONIC_USEC={microseconds}");
+        if let Err(error) = self.0.send(message.as_bytes()) {
+            tracing::warn!("cannot report to the service manager: {error}");
+        }
+    }
+
     pub(super) fn alive(&self) {
         if let Err(error) = self.0.send(b"WATCHDOG=1") {
             tracing::warn!("cannot send a heartbeat to the service manager: {error}");
@@ -77,6 +87,12 @@ mod tests {
             let length = manager.recv(&mut said).unwrap();
             assert_eq!(&said[..length], expected);
         }
+        ours.reloading();
+        let mut said = [0; 64];
+        let length = manager.recv(&mut said).unwrap();
+        let said = String::from_utf8_lossy(&said[..length]);
+        let time = said.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").unwrap();
+        assert!(time.parse::<u64>().unwrap() > 0);
         drop(manager);
         // After the manager has ended, a heartbeat only logs a warning.
         ours.alive();

@@ -16,12 +16,12 @@ mod serve;
 mod threads;
 mod tree;
 
-pub use daemon::{Heartbeat, Options, descriptors::allow_descriptors, place::is_mirror, serve};
+pub use daemon::{Heartbeat, Options, Reload, descriptors::allow_descriptors, place::is_mirror, serve};
 pub use helpers::{
     Helpers,
     opener::{COMMAND as OPENER, run as open_files},
     reaper::{COMMAND as CLOSER, Closer, run as close_events},
-    state_writer::{COMMAND as STATE_WRITER, run as write_state},
+    state_writer::{COMMAND as STATE_WRITER, DIR as STATE_DIR, StateLifetime, run as write_state},
 };
 pub use tree::{
     attributes::{Attributes, Owner},

@@ -62,13 +62,12 @@ fn makes_mounts(text: &str) -> Option<&str> {
 }
 
 /// Verifies the file with systemd. `tracer` may not be installed on this machine, so the check substitutes `true`.
-/// The path of `true` has no space.
 fn verify(path: &Path, text: &str) -> Result<()> {
     let dir = std::env::temp_dir().join(format!("tracer-unit-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
     let copy = dir.join(path.file_name().context("a file")?);
     let stand_in = host::which("true").context("no program `true`")?;
-    std::fs::write(&copy, text.replace("/usr/local/sbin/tracer", &stand_in.to_string_lossy()))?;
+    std::fs::write(&copy, text.replace("=tracer ", &format!("={} ", stand_in.display())))?;
     let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&copy).output();
     std::fs::remove_dir_all(&dir)?;
     let output = output.context("systemd-analyze verify")?;

@@ -13,12 +13,19 @@ use super::{
     page::{Block, Line, Page, Span, plain},
     topics::TOPICS,
 };
-use crate::cli::args::Args;
+use crate::cli::{
+    args::Args,
+    config::{self, DIR},
+};
 
 /// The program's name, which its pages begin with.
 const PROGRAM: &str = "tracer";
 /// The section of the manual with languages and conventions.
 const LANGUAGES: &str = "7";
+/// The section with formats of files.
+const FILES: &str = "5";
+/// The configuration file.
+const CONFIGURATION: &str = "tracer.toml";
 
 /// Writes all pages below `man`, each into the directory of its section, and the completions of each shell, into
 /// `completions`, by the names that the shells look for.
@@ -36,7 +43,11 @@ pub fn write_pages(dir: &Path) -> io::Result<()> {
         let file = languages.join(format!("{PROGRAM}-{}.{LANGUAGES}", topic.name));
         std::fs::write(file, manual(topic.name, topic.about, &Page::parse(topic.markdown)).render())?;
     }
-    for section in [&commands, &languages] {
+    let files = dir.join("man").join(format!("man{FILES}"));
+    std::fs::create_dir_all(&files)?;
+    let file = files.join(format!("{CONFIGURATION}.{FILES}"));
+    std::fs::write(file, configuration().render())?;
+    for section in [&commands, &languages, &files] {
         for page in std::fs::read_dir(section)? {
             let page = page?.path();
             let text = std::fs::read_to_string(&page)?;
@@ -81,6 +92,53 @@ fn page(title: &str, section: &str, about: &str, manual: &str) -> Roff {
     roff.control("TH", [title.to_uppercase().as_str(), section, "", version.as_str(), manual]);
     roff.control("SH", ["NAME"]).text([roman(format!("{title} - {about}"))]);
     roff.control("SH", ["DESCRIPTION"]);
+    roff
+}
+
+/// The manual page of the configuration file: its keys are the options of `tracer mount`.
+fn configuration() -> Roff {
+    let mut roff = page(CONFIGURATION, FILES, "configuration of tracer mount", "Configuration of tracer");
+    roff.text([
+        roman("The file that "),
+        bold("tracer mount --config"),
+        roman(
+            " reads, in TOML. The service reads /etc/tracer/tracer.toml. Each key is the name of a long option of \
+             tracer-mount(1). An option without a value is true or false, and one that can be repeated is a list. The options of \
+             the command line replace those of the file. A key or a value that is not known is an error, and then the \
+             daemon does not start.",
+        ),
+    ]);
+    roff.control("PP", []).text([
+        roman("SIGHUP ("),
+        bold("systemctl reload tracer"),
+        roman(
+            ") reads the file again. log-level and trace-event are used at once: events that are new in the list are \
+             enabled, and those that are no longer in it are disabled. The others are used at the next start.",
+        ),
+    ]);
+    roff.control("SH", ["KEYS"]);
+    roff.control("TP", []).text([bold(DIR)]).text([roman("Directory to mount on.")]);
+    for option in config::mount_command().get_arguments().filter(|option| config::is_key(option)) {
+        let help = option.get_long_help().or(option.get_help()).map(ToString::to_string).unwrap_or_default();
+        let name = option.get_long().unwrap_or_default();
+        roff.control("TP", []).text([bold(name)]).text([roman(help.replace('\n', " "))]);
+        let values = option.get_possible_values();
+        if !values.is_empty() && option.get_action().takes_values() {
+            let names: Vec<_> = values.iter().map(|value| value.get_name().to_owned()).collect();
+            roff.text([roman(format!("One of {}.", names.join(", ")))]);
+        }
+    }
+    roff.control("SH", ["EXAMPLE"]).control("nf", []);
+    for line in [
+        "gid = 1000",
+        "mode = \"750\"",
+        "trace-event = [\"sched:sched_switch\", \"irq\"]",
+        "log-level = \"info\"",
+    ] {
+        roff.text([roman(line)]);
+    }
+    roff.control("fi", []);
+    roff.control("SH", ["SEE ALSO"]).text([roman("tracer-mount(1)")]);
     roff
 }
 
@@ -156,7 +214,9 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("tracer-pages-{}", std::process::id()));
         write_pages(&dir).unwrap();
         let mut names = Vec::new();
-        for place in ["man/man1", "man/man7", "completions/bash", "completions/zsh", "completions/fish"] {
+        for place in
+            ["man/man1", "man/man5", "man/man7", "completions/bash", "completions/zsh", "completions/fish"]
+        {
             for entry in std::fs::read_dir(dir.join(place)).unwrap() {
                 let path = entry.unwrap().path();
                 let text = std::fs::read_to_string(&path).unwrap();
@@ -173,7 +233,15 @@ mod tests {
         std::fs::remove_dir_all(dir).unwrap();
         let visible = Args::command().get_subcommands().filter(|command| !command.is_hide_set()).count();
         assert_eq!(names.iter().filter(|name| name.ends_with(".1")).count(), 1 + visible);
-        for name in ["tracer.1", "tracer-record.1", "tracer-filter.7", "tracer", "_tracer", "tracer.fish"] {
+        for name in [
+            "tracer.1",
+            "tracer-record.1",
+            "tracer.toml.5",
+            "tracer-filter.7",
+            "tracer",
+            "_tracer",
+            "tracer.fish",
+        ] {
             assert!(names.iter().any(|found| found == name), "{name} is not in {names:?}");
         }
     }

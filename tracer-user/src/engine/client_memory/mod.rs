@@ -19,7 +19,7 @@ mod space;
 use std::{io, os::fd::AsFd, process::Stdio};
 
 use super::confine::{self, Role};
-use crate::sys::process::worker::Worker;
+use crate::sys::process::worker::{Worker, ignore_hangup};
 
 pub use handle::{ClientMemory, LookCallback, Ticket};
 pub use lanes::Then;
@@ -34,7 +34,7 @@ pub const COMMAND: &str = "client-memory";
 /// The process cannot be started.
 pub fn start() -> io::Result<Worker> {
     // A thread that blocks in a client's memory would hold standard error open after the daemon's end.
-    Worker::start(COMMAND, Stdio::null())
+    Worker::start(COMMAND, None, Stdio::null())
 }
 
 /// Runs in that process: executes orders until the daemon ends.
@@ -45,6 +45,7 @@ pub fn run() -> io::Result<()> {
     // The process receives no signals from a terminal.
     let _ = rustix::process::setsid();
     let _ = rustix::thread::set_name(c"tracer-memory");
+    ignore_hangup()?;
     confine::confine(Role::ClientMemory);
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
     process::serve(socket)?;

@@ -53,9 +53,11 @@ impl Boot {
         boot
     }
 
-    /// The events of a list, for the top instance: `SYSTEM:EVENT,SYSTEM,...`
-    pub fn events(list: &str) -> Self {
-        Self::read(&format!("trace_event=\"{list}\""))
+    /// The events of lists, for the top instance: `SYSTEM:EVENT,SYSTEM,...`
+    pub(super) fn events(lists: &[String]) -> Self {
+        let words = lists.iter().flat_map(|list| list.split(',')).filter(|word| !word.is_empty());
+        let top = Instance { on: true, events: words.map(str::to_owned).collect(), ..Instance::default() };
+        Self { instances: vec![top], ..Self::default() }
     }
 }
 
@@ -151,7 +153,7 @@ mod tests {
         assert_eq!((top.name.as_str(), &top.events), ("", &strings(&["sched:sched_switch", "irq"])));
         assert_eq!((foo.name.as_str(), foo.on, &foo.events), ("foo", false, &strings(&["sched:*"])));
         assert_eq!((bar.name.as_str(), bar.on, bar.events.len()), ("bar", true, 0));
-        assert_eq!(Boot::events("a:b,c").instances[0].events, strings(&["a:b", "c"]));
+        assert_eq!(Boot::events(&strings(&["a:b,c", "d"])).instances[0].events, strings(&["a:b", "c", "d"]));
         assert_eq!(Boot::read("trace_event").instances[0].events.len(), 0);
     }
 

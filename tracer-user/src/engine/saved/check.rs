@@ -82,6 +82,7 @@ impl Saved {
         let own = Checked("the mirror");
         own.texts("a definition", "too many definitions", &self.definitions)?;
         own.texts("a path of a program", "too many programs", &self.programs)?;
+        own.texts("a list of events", "too many lists of events", &self.listed)?;
         own.is("a number of names that is too large", self.names <= CAPACITY_MAX)?;
         own.is("too many instances", self.instances.len() <= 1 + INSTANCES_MAX)?;
         own.is("too many histograms", self.hists.len() <= EVENTS_MAX)?;

@@ -7,12 +7,14 @@ mod boot;
 mod check;
 mod clients;
 mod escaped;
+mod listed;
 #[cfg(test)]
 mod tests;
 
 pub use boot::{Boot, boot};
 pub use check::{BYTES_MAX as SAVED_MAX, SavedError};
 pub use escaped::Escaped;
+pub use listed::ListedChange;
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -50,6 +52,8 @@ pub struct Saved {
     pub programs: Vec<String>,
     /// The file of each of these lines.
     pub program_files: Vec<Option<Identity>>,
+    /// The lists of events that the daemon was started with.
+    pub listed: Vec<String>,
     /// Maximum number of stored names of threads.
     pub names: usize,
     /// The instances, the top instance first.
@@ -176,6 +180,15 @@ fn same(found: Found, was: Option<Identity>) -> Result<Found, Errno> {
     if was.is_none_or(|was| was == found.file.identity()) { Ok(found) } else { Err(Errno::STALE) }
 }
 
+/// Logs settings that could not be applied.
+pub fn log_failed(failed: Vec<(String, CommandError)>) {
+    for (what, error) in failed {
+        let errno = error.errno();
+        // Clients choose the names of user events.
+        tracing::warn!(%errno, "{}", Escaped(&format!("{what}: {error}")));
+    }
+}
+
 /// The state to save.
 pub fn settings(engine: &Engine) -> Saved {
     let instances = engine
@@ -194,6 +207,7 @@ pub fn settings(engine: &Engine) -> Saved {
         definition_files,
         programs,
         program_files,
+        listed: Vec::new(),
         names: engine.tasks.capacity(),
         instances: instances.map(|(state, status)| SavedInstance::of(state, &status, engine)).collect(),
         hists: saved_hists(engine),

@@ -19,13 +19,18 @@ use std::{
 use fuser::{Config, Session, SessionACL};
 use tokio::{
     io::unix::AsyncFd,
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     time::{Interval, MissedTickBehavior, interval, sleep, sleep_until},
 };
 
 use self::place::{Mounted, Place, SOURCE};
 use super::{
-    helpers::{Helpers, opener::Opener, reaper, state_writer::StateWriter},
+    helpers::{
+        Helpers,
+        opener::Opener,
+        reaper,
+        state_writer::{StateLifetime, StateWriter},
+    },
     serve::{
         fuse::Fuse,
         hub::Hub,
@@ -38,10 +43,10 @@ use super::{
 use crate::{
     attach,
     engine::{
-        CommandError, Cooperative, Engine,
+        Cooperative, Engine,
         client_memory::ClientMemory,
         confine, is_published, prepare_marks,
-        saved::{self, Boot, Escaped},
+        saved::{self, Boot, ListedChange, log_failed},
     },
     ring::Waiter,
     sys::{mount, process::worker::Worker},
@@ -71,6 +76,10 @@ pub struct Heartbeat {
     pub beat: Box<dyn Fn()>,
 }
 
+/// What SIGHUP does: reads the configuration again, and returns the change of [`Options::listed`] and what to call when it is
+/// done. `None` if the configuration cannot be used.
+pub type Reload = Box<dyn FnMut() -> Option<(ListedChange, Box<dyn FnOnce() + Send>)>>;
+
 /// How a mirror is served.
 pub struct Options {
     /// The mount point.
@@ -85,12 +94,17 @@ pub struct Options {
     pub heartbeat: Option<Heartbeat>,
     /// The pidfd of a process with which the mirror ends.
     pub until: Option<OwnedFd>,
-    /// Whether to save the settings in a file while the daemon runs.
-    pub keep: bool,
+    /// Where and how long the settings are kept.
+    pub state: StateLifetime,
     /// Whether to restore the settings that a killed daemon saved.
     pub restore: bool,
     /// The settings at the start, if none are restored.
-    pub boot: Vec<Boot>,
+    pub boot: Option<Boot>,
+    /// Lists of events to enable at the start, `SYSTEM:EVENT,SYSTEM,...`. If a state is restored, what differs from the
+    /// lists of the last daemon is changed.
+    pub listed: Vec<String>,
+    /// What SIGHUP does. Without it, SIGHUP ends the daemon.
+    pub reload: Option<Reload>,
 }
 
 /// Serves a mirror until SIGINT or SIGTERM arrives, the process of [`Options::until`] ends, or the mirror is
@@ -109,7 +123,7 @@ pub fn serve(
     let sockets =
         |workers: Vec<Worker>| workers.into_iter().map(Worker::into_socket).collect::<io::Result<Vec<_>>>();
     let writer = StateWriter::new(sockets(state_writers)?);
-    let mut state_file = options.keep.then(|| StateFile::new(place.path(), writer));
+    let mut state_file = StateFile::new(place.path(), &options.state, writer);
     if let Some(closer) = closer {
         engine.attachments.set_guard(closer.into_socket()?);
     }
@@ -125,11 +139,12 @@ async fn run(
     engine: Engine,
     (memory, opener, place): (ClientMemory, Opener, Place),
     state_file: Option<StateFile>,
-    options: Options,
+    mut options: Options,
     ready: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = options.reload.is_some().then(|| signal(SignalKind::hangup())).transpose()?;
     let waiter = Arc::new(Waiter::new(&[])?);
     // `AsyncFd` is deprecated for types whose descriptor can change or be closed. A waiter keeps its descriptor.
     #[expect(deprecated)]
@@ -189,6 +204,11 @@ async fn run(
             _ = terminate.recv() => break true,
             _ = &mut ended => break true,
             () = hub.gone.notified() => break false,
+            _ = if_any(hangup.as_mut().map(Signal::recv)) => {
+                if let Some((listed, done)) = options.reload.as_mut().and_then(|reload| reload()) {
+                    hub.apply(listed, done);
+                }
+            }
             full = rings.readable() => {
                 full?.clear_ready();
                 // This clears the readiness, so that only new records wake the loop again.
@@ -230,8 +250,10 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
     let since = Instant::now();
     hub.jobs.stop();
     let (give, given) = channel();
+    let its = Arc::clone(hub);
     hub.jobs.post(OWN, "end", When::Ending, move |tree| {
         let engine = tree.engine();
+        its.save_for_next(engine);
         let farewell = engine.user.end_reports();
         let step = engine.scheduler().longest_step();
         tracing::debug!(name = step.name, ms = step.took.as_millis(), "longest step");
@@ -251,7 +273,7 @@ fn end(hub: &Arc<Hub>, owner: JoinHandle<()>, mounted: Option<Mounted>) -> io::R
     // From now on, open files return errors, and requests that wait for an answer fail at once.
     let unmounted = mounted.map_or(Ok(()), Mounted::unmount);
     hub.waits.end(&hub.streams);
-    hub.forget_state();
+    hub.end_state();
     let (begin, begun) = channel();
     let (give, given) = channel();
     hub.jobs.post(OWN, "end", When::Ending, move |tree| {
@@ -289,27 +311,24 @@ async fn if_any<T>(future: Option<impl Future<Output = T>>) -> T {
     }
 }
 
-/// Restores the settings of a killed daemon, or else applies the settings of the start.
+/// Restores the settings of the last daemon, or else applies the settings of the start.
 fn prepare(engine: &mut Engine, mut state_file: Option<&mut StateFile>, opener: &Opener, options: &Options) {
     prepare_marks(&engine.facts, engine.registry.events());
-    let log_failed = |failed: Vec<(String, CommandError)>| {
-        for (what, error) in failed {
-            let errno = error.errno();
-            // Clients choose the names of user events.
-            tracing::warn!(%errno, "{}", Escaped(&format!("{what}: {error}")));
-        }
-    };
     let state = state_file.as_ref().filter(|_| options.restore).and_then(|state_file| state_file.load());
+    let mut listed = ListedChange { old: Vec::new(), new: options.listed.clone() };
     if let Some(state) = state {
         let quotas = engine.quotas.clone();
         log_failed(saved::restore(engine, &state, &mut |wanted| opener.look_now(&quotas, wanted)));
+        listed.old = state.listed;
     } else {
         if let Some(state_file) = &mut state_file {
             state_file.forget();
         }
         options.boot.iter().for_each(|boot| log_failed(saved::boot(engine, boot)));
     }
+    log_failed(listed.apply(engine));
     if let Some(state_file) = state_file {
+        state_file.set_listed(&options.listed);
         state_file.save(engine);
     }
 }

@@ -6,8 +6,9 @@ mod process;
 pub(crate) mod reaper;
 pub(crate) mod state_writer;
 
-use std::{io, process::Stdio};
+use std::{io, path::Path, process::Stdio};
 
+use self::state_writer::StateLifetime;
 use crate::{engine::client_memory, sys::process::worker::Worker};
 
 /// The numbers of processes of each kind. One works; the others replace it if it is killed.
@@ -30,17 +31,19 @@ pub struct Helpers {
 }
 
 impl Helpers {
-    /// Starts the processes, and those that write a state file if the daemon keeps one. If a process does not start, this
-    /// is logged and the daemon works without it.
-    pub fn start(keeps_state: bool) -> Self {
+    /// Starts the processes, and those that write a state file if the daemon keeps one, into this directory. If a process
+    /// does not start, this is logged and the daemon works without it.
+    pub fn start(state: &StateLifetime) -> Self {
         // A thread that is blocked by a file would keep standard error open after the daemon has ended.
-        let worker = |command| move || Worker::start(command, Stdio::null());
-        let writers = if keeps_state { STATE_WRITERS } else { 0 };
+        let worker = |command| move || Worker::start(command, None, Stdio::null());
+        let dir = state.dir().map(Path::as_os_str);
+        let writer = || Worker::start(state_writer::COMMAND, dir, Stdio::null());
+        let writers = if dir.is_some() { STATE_WRITERS } else { 0 };
         Self {
             closer: several(1, worker(reaper::COMMAND), "no process closes events later").pop(),
             openers: several(OPENERS, worker(opener::COMMAND), "no process opens files"),
             memory: several(MEMORY, client_memory::start, "clients' memory cannot be reached"),
-            state_writers: several(writers, worker(state_writer::COMMAND), "the state cannot be saved"),
+            state_writers: several(writers, writer, "the state cannot be saved"),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::{
     os::fd::{BorrowedFd, OwnedFd},
 };
 
+use crate::sys::process::worker::ignore_hangup;
 use rustix::{
     fs::{MemfdFlags, memfd_create},
     io::Errno,
@@ -17,9 +18,11 @@ use rustix::{
     },
 };
 
-/// Names this process. Its new session receives no signals of the terminal and is not listed there.
+/// Names this process. Its new session receives no signals of the terminal and is not listed there, and SIGHUP, which
+/// makes a daemon read its configuration, does not end it.
 pub(super) fn begin(name: &CStr) {
     let _ = rustix::process::setsid();
+    let _ = ignore_hangup();
     let _ = rustix::thread::set_name(name);
 }
 

@@ -33,7 +33,7 @@ impl Closer {
         let worth = events > attach::INLINE_CLOSE_MAX;
         let warn =
             |error: &io::Error| tracing::warn!("no process closes the events, so this one will: {error}");
-        worth.then(|| Worker::start(COMMAND, Stdio::null()).inspect_err(warn).ok()).flatten().map(Self)
+        worth.then(|| Worker::start(COMMAND, None, Stdio::null()).inspect_err(warn).ok()).flatten().map(Self)
     }
 
     /// Passes events to the process, which closes them after this process has closed the socket or ended.

@@ -8,11 +8,11 @@
 //! descriptor is sent along. The answer is an error number, 0 for success.
 
 use std::{
-    fs::{DirBuilder, File},
+    fs::{self, DirBuilder, File},
     io::{self, Read},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::fs::DirBuilderExt,
+        unix::fs::{DirBuilderExt, PermissionsExt},
     },
     path::{Path, PathBuf},
     sync::Arc,
@@ -27,7 +27,7 @@ use rustix::{
 };
 
 use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGTERM},
+    consts::{SIGINT, SIGTERM},
     flag,
 };
 
@@ -43,8 +43,9 @@ use crate::{
 /// The hidden command of this program that runs as the process.
 pub const COMMAND: &str = "write-state";
 
-/// The directory of the files of all mirrors. It is in memory, because the mirrors do not survive a reboot.
-pub(crate) const DIR: &str = "/run/tracer/state";
+/// The directory of the files of all mirrors, unless one has its own. It is in memory, because the mirrors do not survive
+/// a reboot.
+pub const DIR: &str = "/run/tracer/state";
 
 /// The letters of the messages: sets the name, once; replaces the file; removes it.
 const NAME: u8 = b'n';
@@ -55,6 +56,27 @@ const REMOVE: u8 = b'r';
 const NAME_MAX: usize = 255;
 /// How long the daemon waits for an answer. The files are in memory, so only a stopped process takes longer.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long the settings of a daemon are kept, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StateLifetime {
+    /// They end with the daemon.
+    Daemon,
+    /// They survive an end that is not regular, in a file of this directory.
+    Crash(PathBuf),
+    /// They survive a regular end too.
+    Restart(PathBuf),
+}
+
+impl StateLifetime {
+    /// The directory of the file, if there is one.
+    pub(crate) fn dir(&self) -> Option<&Path> {
+        match self {
+            Self::Daemon => None,
+            Self::Crash(dir) | Self::Restart(dir) => Some(dir),
+        }
+    }
+}
 
 /// The daemon's side. Requests go to the first process that still answers.
 #[derive(Debug, Default)]
@@ -124,23 +146,28 @@ fn request(socket: BorrowedFd<'_>, message: &[u8], content: Option<BorrowedFd<'_
     }
 }
 
-/// Runs in the process: writes the file until the other end of the socket is closed.
+/// Runs in the process: writes the file into a directory until the other end of the socket is closed.
 ///
 /// # Errors
 /// When standard input is not a socket, or the directory cannot be created.
-pub fn run() -> io::Result<()> {
+pub fn run(dir: &Path) -> io::Result<()> {
     begin(c"tracer-state");
     // The daemon still needs this process when a signal ends all processes of a group.
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
+    for signal in [SIGINT, SIGTERM] {
         flag::register(signal, Arc::default())?;
     }
-    let dir = make(Path::new(DIR))?;
+    let dir = make(dir)?;
     confine::confine_to(Role::StateWriter, &[(dir.as_fd(), FileAccess::Replace)]);
     Ok(serve(io::stdin().as_fd(), dir.as_fd())?)
 }
 
 /// Opens a directory for root alone, and creates it if it does not exist.
 fn make(dir: &Path) -> io::Result<OwnedFd> {
+    // Others may have to pass its parent, in which mirrors are mounted.
+    if let Some(parent) = dir.parent().filter(|parent| !parent.exists()) {
+        fs::create_dir_all(parent)?;
+        fs::set_permissions(parent, fs::Permissions::from_mode(0o755))?;
+    }
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     Ok(open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
@@ -209,8 +236,6 @@ fn unlink(dir: BorrowedFd<'_>, name: &Path) -> Result<(), Errno> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     use super::*;

@@ -27,6 +27,7 @@ use crate::{
         payers::Payers,
         quota::{Charge, Quotas},
         records::{collect_names, leave_unread},
+        saved::{ListedChange, log_failed},
     },
     event::InstanceId,
     fs::{
@@ -184,6 +185,17 @@ impl Hub {
         }
     }
 
+    /// Queues a job that applies a new configuration.
+    pub(crate) fn apply(&self, listed: ListedChange, done: impl FnOnce() + Send + 'static) {
+        self.post("reload", When::Alone, move |hub, tree| {
+            if let Some(state_file) = &hub.state_file {
+                lock(state_file).set_listed(&listed.new);
+            }
+            hub.change(tree, |tree| log_failed(listed.apply(tree.engine())), |()| done());
+            hub.save_state(tree.engine());
+        });
+    }
+
     /// Executes a change, applies its effects, and then answers the client with its result. The settings are saved,
     /// and programs with user events are updated, before the answer.
     pub(crate) fn change<T: Send + 'static>(
@@ -234,8 +246,16 @@ impl Hub {
         }
     }
 
-    /// Removes the saved settings, because the daemon ends regularly.
-    pub(crate) fn forget_state(&self) {
+    /// Saves the settings a last time, if they stay for the next daemon.
+    pub(crate) fn save_for_next(&self, engine: &Engine) {
+        if let Some(state_file) = self.state_file.as_ref().map(lock).filter(|state_file| state_file.stays()) {
+            drop(state_file);
+            self.save_state(engine);
+        }
+    }
+
+    /// Removes the saved settings, unless they stay, because the daemon ends regularly.
+    pub(crate) fn end_state(&self) {
         if let Some(state_file) = &self.state_file {
             lock(state_file).end();
         }

@@ -1,7 +1,7 @@
 //! The state file: the settings of a mirror, which a killed daemon leaves to the next one.
 //!
 //! The whole file is written again before a write that changed a setting is answered. It is removed when the daemon
-//! ends regularly. Another process writes and removes it ([`StateWriter`]).
+//! ends regularly, unless it is kept for the next daemon. Another process writes and removes it ([`StateWriter`]).
 //!
 //! The file is not trusted at the start. If it is not a regular file that only root can write, or has impossible
 //! settings, it is renamed, and the daemon starts without it.
@@ -20,7 +20,7 @@ use crate::{
         Engine,
         saved::{self, SAVED_MAX, Saved, SavedError},
     },
-    fs::helpers::state_writer::{DIR, StateWriter},
+    fs::helpers::state_writer::{StateLifetime, StateWriter},
 };
 
 #[derive(Debug)]
@@ -28,6 +28,10 @@ pub(crate) struct StateFile {
     path: PathBuf,
     writer: StateWriter,
     last: Saved,
+    /// [`Saved::listed`]
+    listed: Vec<String>,
+    /// Whether the file stays when the daemon ends regularly.
+    stays: bool,
     /// Whether the last write failed.
     failed: bool,
     /// Whether the daemon has ended regularly. Later changes are not saved.
@@ -35,12 +39,23 @@ pub(crate) struct StateFile {
 }
 
 impl StateFile {
-    /// Creates the state file of the mirror that is mounted at `at`.
-    pub(crate) fn new(at: &Path, mut writer: StateWriter) -> Self {
-        let name = name(at);
-        writer.set_name(&name);
-        let path = Path::new(DIR).join(name);
-        Self { path, writer, last: Saved::default(), failed: false, ended: false }
+    /// Creates the state file of the mirror that is mounted at `at`, if its settings are kept.
+    pub(crate) fn new(at: &Path, lifetime: &StateLifetime, mut writer: StateWriter) -> Option<Self> {
+        let path = lifetime.dir()?.join(name(at));
+        writer.set_name(&name(at));
+        let stays = matches!(lifetime, StateLifetime::Restart(_));
+        let (last, listed) = (Saved::default(), Vec::new());
+        Some(Self { path, writer, last, listed, stays, failed: false, ended: false })
+    }
+
+    /// Whether the file stays when the daemon ends regularly.
+    pub(crate) fn stays(&self) -> bool {
+        self.stays
+    }
+
+    /// Sets the lists of events that are saved with the settings.
+    pub(crate) fn set_listed(&mut self, listed: &[String]) {
+        listed.clone_into(&mut self.listed);
     }
 
     /// Loads the state that a killed daemon left. Returns `None` if there is none. A file that cannot be used is
@@ -69,7 +84,7 @@ impl StateFile {
         if self.ended {
             return;
         }
-        let saved = saved::settings(engine);
+        let saved = Saved { listed: self.listed.clone(), ..saved::settings(engine) };
         if saved == self.last {
             return;
         }
@@ -87,10 +102,12 @@ impl StateFile {
         Ok(self.writer.write(&serde_json::to_vec(saved)?)?)
     }
 
-    /// Removes the file, because the daemon ends regularly. Later changes are not saved.
+    /// Removes the file, because the daemon ends regularly, unless it stays. Later changes are not saved.
     pub(crate) fn end(&mut self) {
         self.ended = true;
-        self.forget();
+        if !self.stays {
+            self.forget();
+        }
     }
 
     /// Removes the file of an earlier daemon.
@@ -171,7 +188,8 @@ mod tests {
         fs::create_dir_all(&dir).unwrap();
         let writer = StateWriter::default();
         let path = dir.join("x.json");
-        let state_file = StateFile { path, writer, last: Saved::default(), failed: false, ended: false };
+        let (last, listed) = (Saved::default(), Vec::new());
+        let state_file = StateFile { path, writer, last, listed, stays: false, failed: false, ended: false };
         let renamed = dir.join("x.json.bad");
         let mode = |path: &Path| fs::symlink_metadata(path).unwrap().mode() & 0o777;
         // A user's umask may let the group write new files.

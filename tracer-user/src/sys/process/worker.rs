@@ -2,12 +2,22 @@
 //! input.
 
 use std::{
+    ffi::OsStr,
     io,
     os::{fd::OwnedFd, unix::process::CommandExt},
     process::{Child, Command, Stdio},
+    sync::Arc,
 };
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+/// Lets SIGHUP have no effect on this process.
+///
+/// # Errors
+/// If the kernel refuses the handler.
+pub fn ignore_hangup() -> io::Result<()> {
+    signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::default()).map(drop)
+}
 
 /// A helper process, as seen by the process that starts it.
 #[derive(Debug)]
@@ -17,17 +27,18 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts this executable with a hidden command. Its standard output is discarded; `errors` receives its
-    /// warnings.
+    /// Starts this executable with a hidden command and at most one argument. Its standard output is discarded; `errors`
+    /// receives its warnings.
     ///
     /// # Errors
     /// If no further process or socket can be created.
-    pub fn start(command: &str, errors: Stdio) -> io::Result<Self> {
+    pub fn start(command: &str, argument: Option<&OsStr>, errors: Stdio) -> io::Result<Self> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let child = Command::new("/proc/self/exe")
             .arg0("tracer")
             .arg(command)
+            .args(argument)
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .stderr(errors)
