@@ -316,6 +316,9 @@ pub trait Cooperative: Sized {
 mod tests {
     use super::*;
 
+    /// Limit for what takes milliseconds.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
     #[derive(Debug, Default)]
     struct Owner {
         scheduler: Scheduler<Self>,
@@ -368,17 +371,31 @@ mod tests {
         let mut alone = Owner::default();
         let caller = std::thread::current().id();
         assert!(alone.run_off_thread(|| std::thread::current().id() == caller), "nobody else to serve");
-        let mut owner = shared();
+        // The work ends once others were served, however slow this machine is.
+        let (tell, told) = std::sync::mpsc::channel();
+        let mut owner = Owner::default();
+        let server = move |_: &mut Owner, _: Duration| {
+            let _ = tell.send(());
+        };
+        owner.scheduler.serve_with(Box::new(server), Arc::default());
         owner.begin_step("test");
-        let other = owner.run_off_thread(|| {
-            std::thread::sleep(4 * QUICK);
-            std::thread::current().id() != caller
+        let others = owner.run_off_thread(move || {
+            let is_served = told.recv_timeout(PATIENCE).is_ok();
+            is_served && std::thread::current().id() != caller
         });
-        assert!(other && owner.served > 0);
-        let late = owner.run_off_thread_within(QUICK, || std::thread::sleep(40 * QUICK));
+        assert!(others);
+        // This work ends with the test.
+        let (hold, held) = std::sync::mpsc::channel::<()>();
+        let held = Arc::new(Mutex::new(held));
+        let endless = || {
+            let held = Arc::clone(&held);
+            move || drop(held.lock().map(|held| held.recv()))
+        };
+        let late = owner.run_off_thread_within(QUICK, endless());
         assert_eq!(late, Err(ErrorKind::TimedOut.into()));
         owner.scheduler.stop.store(true, Ordering::Release);
-        let ends = owner.run_off_thread_within(40 * QUICK, || std::thread::sleep(40 * QUICK));
+        let ends = owner.run_off_thread_within(PATIENCE, endless());
         assert_eq!(ends, Err(ErrorKind::Interrupted.into()));
+        drop(hold);
     }
 }
