@@ -106,18 +106,25 @@ impl Conversion {
     /// The conversion that is valid now.
     pub fn now(clock: Clock) -> Self {
         let at = monotonic();
-        let since = |other: u64| other.wrapping_sub(at) as i64;
-        let (offset, drift) = match clock {
-            Clock::Boot => (since(nanoseconds(clock_gettime(ClockId::Boottime))), 0),
-            Clock::Tai => (since(clock_gettime_dynamic(DynamicClockId::Tai).map_or(at, nanoseconds)), 0),
-            Clock::MonoRaw => (since(nanoseconds(clock_gettime(ClockId::MonotonicRaw))), 0),
-            Clock::Tsc => {
-                let count = counter::now();
-                // The counter starts with the machine or later, and its average rate since then is used.
-                let pace = (u128::from(count) << 32) / u128::from(at.max(1));
-                (since(count), (pace as i64).wrapping_sub(1 << 32))
-            }
-            _ => (0, 0),
+        let now = match clock {
+            Clock::Boot => nanoseconds(clock_gettime(ClockId::Boottime)),
+            Clock::Tai => clock_gettime_dynamic(DynamicClockId::Tai).map_or(at, nanoseconds),
+            Clock::MonoRaw => nanoseconds(clock_gettime(ClockId::MonotonicRaw)),
+            Clock::Tsc => counter::now(),
+            _ => at,
+        };
+        Self::of(clock, at, now)
+    }
+
+    /// The conversion at a moment: its stamp, and the clock's time or count.
+    fn of(clock: Clock, at: u64, now: u64) -> Self {
+        let offset = now.wrapping_sub(at) as i64;
+        let drift = if clock == Clock::Tsc {
+            // The counter starts with the machine or later, and its average rate since then is used.
+            let pace = (u128::from(now) << 32) / u128::from(at.max(1));
+            (pace as i64).wrapping_sub(1 << 32)
+        } else {
+            0
         };
         Self { clock, offset, drift, at }
     }
@@ -150,22 +157,35 @@ mod tests {
 
     #[test]
     fn stamps_are_converted_to_the_clocks_times() {
-        let near = |time: u64, expected: u64| time.abs_diff(expected) < 50_000_000;
         let read = |id| nanoseconds(clock_gettime(id));
         let of = |clock| Conversion::now(clock).time(monotonic(), 7);
-        assert!(near(of(Clock::Local), read(ClockId::Monotonic)));
-        assert!(near(of(Clock::Boot), read(ClockId::Boottime)));
-        assert!(near(of(Clock::MonoRaw), read(ClockId::MonotonicRaw)));
+        // A conversion is wrong by at most the time between its own two reads.
+        for (clock, id) in [
+            (Clock::Local, ClockId::Monotonic),
+            (Clock::Boot, ClockId::Boottime),
+            (Clock::MonoRaw, ClockId::MonotonicRaw),
+        ] {
+            let (low, got, high) = (read(id), of(clock), read(id));
+            let took = high - low;
+            // The raw clock has a rate of its own.
+            assert!(
+                low <= got + took / 1000 && got <= high + took + took / 1000 + 1000,
+                "{clock:?}: {low} {got} {high}"
+            );
+        }
         assert_eq!(of(Clock::Counter), 7);
-        assert!(of(Clock::Uptime).abs_diff(read(ClockId::Monotonic) / TICK) <= 5);
+        let (low, got, high) = (read(ClockId::Monotonic), of(Clock::Uptime), read(ClockId::Monotonic));
+        assert!((low / TICK..=high / TICK).contains(&got), "{low} {got} {high}");
     }
 
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn the_counter_continues_at_its_rate() {
-        let before = Conversion::now(Clock::Tsc);
-        let (stamp, count) = (monotonic(), counter::now());
-        let guess = before.time(stamp, 0);
-        assert!(guess.abs_diff(count) < 100_000_000, "{guess} and {count}");
+        // Three counts a nanosecond.
+        let conversion = Conversion::of(Clock::Tsc, 1_000_000_000, 3_000_000_000);
+        assert_eq!(conversion.time(1_000_001_000, 0), 3_000_003_000);
+        assert_eq!(conversion.time(999_999_000, 0), 2_999_997_000);
+        let before = counter::now();
+        assert!(Conversion::now(Clock::Tsc).time(monotonic(), 0) >= before);
     }
 }

@@ -78,6 +78,8 @@ struct State {
 struct Shared {
     state: Mutex<State>,
     wake: OwnedFd,
+    /// How long a change of events waits for programs.
+    patience: Duration,
     attention: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -99,7 +101,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Calls `then` when all writes are done or the change's deadline (100 ms) has passed.
+    /// Calls `then` when all writes are done or the change's deadline has passed.
     pub fn then(self, then: impl FnOnce() + Send + 'static) {
         let done = self.memory.0.lock().lanes.then(self.change, Box::new(|_| then()));
         self.memory.0.wake();
@@ -110,12 +112,13 @@ impl Ticket {
 
     /// Blocks until all writes are done or the deadline has passed.
     pub fn wait(self) {
+        let patience = self.memory.0.patience;
         let (done, is_done) = channel();
         self.then(move || {
             let _ = done.send(());
         });
         // Longer than the deadline, in case the thread that watches the deadline has ended.
-        let _ = is_done.recv_timeout(2 * CHANGE);
+        let _ = is_done.recv_timeout(2 * patience);
     }
 }
 
@@ -134,11 +137,17 @@ impl ClientMemory {
     /// # Errors
     /// No thread can be started.
     pub fn start(processes: Vec<OwnedFd>) -> io::Result<Self> {
+        Self::with_patience(processes, CHANGE)
+    }
+
+    /// As [`ClientMemory::start`], with the time that a change of events waits for programs.
+    pub(super) fn with_patience(processes: Vec<OwnedFd>, patience: Duration) -> io::Result<Self> {
         let mut state = State { spare: processes.into(), ..State::default() };
         state.next();
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            patience,
             attention: OnceLock::new(),
         });
         let its = Arc::clone(&shared);
@@ -228,7 +237,7 @@ impl ClientMemory {
 
     /// Begins a change of events.
     pub fn change(&self) -> Ticket {
-        let change = self.0.lock().lanes.change(Instant::now() + CHANGE);
+        let change = self.0.lock().lanes.change(Instant::now() + self.0.patience);
         Ticket { memory: self.clone(), change }
     }
 

@@ -16,6 +16,8 @@ mod message;
 mod process;
 mod space;
 
+#[cfg(test)]
+use std::time::Duration;
 use std::{io, os::fd::AsFd, process::Stdio};
 
 use super::confine::{self, Role};
@@ -61,12 +63,13 @@ pub fn read_again(packet: &[u8]) -> [Option<Vec<u8>>; 2] {
     [order, message::Report::read(packet).map(|report| message::packet(&report))]
 }
 
-/// Access to clients' memory from threads of this process, for tests.
+/// Access to clients' memory from threads of this process, for tests. A change of events waits for a minute, so that
+/// a busy machine does not end it.
 #[cfg(test)]
 pub(crate) fn in_process() -> ClientMemory {
     let (ours, theirs) = tests::sockets();
     std::thread::spawn(move || process::serve(theirs));
-    ClientMemory::start(vec![ours]).unwrap()
+    ClientMemory::with_patience(vec![ours], Duration::from_secs(60)).unwrap()
 }
 
 /// The identity of a process's address space, for tests.

@@ -265,13 +265,16 @@ impl State {
 /// # Errors
 /// `socket` is not a socket.
 pub(super) fn serve(socket: OwnedFd) -> Result<(), Errno> {
+    serve_with(socket, &Arc::new(Pool::default()))
+}
+
+fn serve_with(socket: OwnedFd, pool: &Arc<Pool>) -> Result<(), Errno> {
     let state = Arc::new(State {
         socket,
         spaces: Mutex::default(),
         opening: Mutex::default(),
         batches: Mutex::default(),
     });
-    let pool = Arc::new(Pool::default());
     let mut packet = vec![0; PACKET_MAX];
     loop {
         let length = match retry_on_intr(|| recv(&state.socket, &mut packet[..], RecvFlags::empty())) {
@@ -414,18 +417,18 @@ mod tests {
     #[test]
     fn forgotten_jobs_are_dropped_and_waiting_jobs_are_limited() {
         let (ours, theirs) = sockets();
-        std::thread::spawn(move || serve(theirs));
-        // Inspecting a thread that does not sleep waits for seconds.
-        let (send_id, id) = channel();
-        let over = Arc::new(AtomicBool::new(false));
-        let its = Arc::clone(&over);
-        let busy = std::thread::spawn(move || {
-            send_id.send(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
-            while !its.load(Ordering::Acquire) {
-                std::hint::spin_loop();
-            }
-        });
-        let thread = id.recv().unwrap();
+        let pool = Arc::new(Pool::default());
+        let its = Arc::clone(&pool);
+        std::thread::spawn(move || serve_with(theirs, &its));
+        // The payer's threads are all in use, until the test ends.
+        let (go, gone) = channel::<()>();
+        let gone = Arc::new(Mutex::new(gone));
+        for _ in 0..THREADS.per_payer {
+            let gone = Arc::clone(&gone);
+            let held: Job = Box::new(move || assert!(lock(&gone).recv().is_err()));
+            assert!(pool.run(7, None, held));
+        }
+        let thread = std::process::id();
         let order = |order: Order| assert!(send(&ours, &packet(&order), SendFlags::NOSIGNAL).is_ok());
         let look = |id: u64| {
             let text = super::super::Text::None;
@@ -446,8 +449,6 @@ mod tests {
                 }
             }
         };
-        let end = THREADS.per_payer as u64;
-        (1..=end).for_each(look);
         for id in 1000..5000 {
             look(id);
             order(Order::Forget { id });
@@ -460,10 +461,11 @@ mod tests {
         let refused: Vec<_> =
             (most..most + 10).map(|id| Report::Looked { id, seen: Err(Errno::NOMEM) }).collect();
         assert_eq!(reports(), refused);
-        for id in (1..=end).chain(10_000..most) {
+        for id in 10_000..most {
             order(Order::Forget { id });
         }
-        over.store(true, Ordering::Release);
-        busy.join().unwrap();
+        assert_eq!(reports(), []);
+        assert!(lock(&pool.jobs).waiting.is_empty());
+        drop(go);
     }
 }

@@ -179,9 +179,10 @@ mod tests {
         assert!(is_printed(&engine, id));
         engine.instances.state(below).unwrap().take_snapshot(None, 2).unwrap();
         // A program that was running may still make a record.
-        Definitions::of(&mut engine).release_ids();
+        let last = engine.registry.table().deleted().map(|(_, deleted)| last_record(deleted)).max().unwrap();
+        Definitions::of(&mut engine).release_at(last);
         assert!(is_printed(&engine, id));
-        release_later(&mut engine);
+        Definitions::of(&mut engine).release_at(last + 1);
         assert!(!is_printed(&engine, id) && is_printed(&engine, other));
         assert_eq!(engine.quotas.used(UID, Kind::UserEvents), 1);
         // Other ids are used first.

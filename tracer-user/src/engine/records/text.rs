@@ -553,7 +553,7 @@ mod tests {
     fn a_later_process_has_no_earlier_records() {
         for clock in Clock::ALL {
             let since = Since::now(*clock);
-            let record = Conversion::now(*clock).time(since.now, 0);
+            let record = since.conversion.time(since.now, 0);
             let boot = since.now + since.slept;
             assert!(!since.is_later(boot - 1_000_000_000, record), "{clock:?}");
             assert_eq!(since.is_later(boot + 1_000_000_000, record), *clock != Clock::Counter, "{clock:?}");

@@ -115,6 +115,8 @@ struct Process {
 /// The daemon's side. Requests go to the first process that still runs.
 pub(crate) struct Opener {
     processes: Vec<Process>,
+    /// How long all files of a request may take.
+    patience: Duration,
 }
 
 impl Process {
@@ -155,10 +157,14 @@ impl Opener {
     /// Creates the daemon's side of the processes that run [`run`] at the other ends of the sockets. Without a
     /// process, no file can be opened.
     pub(crate) fn new(sockets: Vec<OwnedFd>) -> Self {
-        Self { processes: sockets.into_iter().map(Process::new).collect() }
+        Self::with_patience(sockets, PATIENCE)
     }
 
-    /// Opens files for a client in a new thread, one after the other until [`PATIENCE`] is over, and then calls
+    fn with_patience(sockets: Vec<OwnedFd>, patience: Duration) -> Self {
+        Self { processes: sockets.into_iter().map(Process::new).collect(), patience }
+    }
+
+    /// Opens files for a client in a new thread, one after the other until its patience is over, and then calls
     /// `then`. Instead of that, returns `EAGAIN` if the payer has the maximum of pending files, or no thread can be
     /// started.
     pub(crate) fn look_then(
@@ -171,7 +177,7 @@ impl Opener {
         let place = Arc::new(quotas.charge(payer, Kind::PendingFiles, 1).map_err(|_| Errno::AGAIN)?);
         let own = Arc::clone(self);
         let work = move || {
-            let until = Instant::now() + PATIENCE;
+            let until = Instant::now() + own.patience;
             then(Files::of(wanted, |one| own.look(one, until, &place)));
         };
         spawn("names", work).map(drop).map_err(|_| Errno::AGAIN)
@@ -180,7 +186,7 @@ impl Opener {
     /// Opens one file for the daemon itself and waits for it.
     pub(crate) fn look_now(&self, quotas: &Quotas, wanted: &FileRequest) -> Answer {
         let place = quotas.charge(0, Kind::PendingFiles, 1).map_err(|_| Errno::AGAIN)?;
-        self.look(wanted, Instant::now() + PATIENCE, &Arc::new(place))
+        self.look(wanted, Instant::now() + self.patience, &Arc::new(place))
     }
 
     fn look(&self, wanted: &FileRequest, until: Instant, place: &Arc<Charge>) -> Answer {
@@ -211,8 +217,9 @@ impl Opener {
             Ok(answer) => answer,
             Err(RecvTimeoutError::Timeout) => {
                 tracing::warn!(
-                    "{}: its file system did not answer within {PATIENCE:?}",
-                    String::from_utf8_lossy(&wanted.path).escape_debug()
+                    "{}: its file system did not answer within {:?}",
+                    String::from_utf8_lossy(&wanted.path).escape_debug(),
+                    self.patience
                 );
                 Err(Errno::TIMEDOUT)
             }
@@ -344,7 +351,8 @@ mod tests {
     fn results_are_sent_through_the_socket() {
         let (ours, theirs) = pair();
         let server = std::thread::spawn(move || serve(theirs));
-        let (opener, quotas) = (Opener::new(vec![ours]), Quotas::default());
+        let opener = Opener::with_patience(vec![ours], Duration::from_secs(60));
+        let quotas = Quotas::default();
         let program = std::env::current_exe().unwrap();
         let program = program.as_os_str().as_bytes();
         for what in [FileQuery::Identity, FileQuery::Symbol("main".to_owned()), FileQuery::Events] {
@@ -382,39 +390,63 @@ mod tests {
 
     #[test]
     fn a_request_without_an_answer_times_out_and_keeps_its_charge() {
-        let (ours, theirs) = pair();
-        let (opener, quotas) = (Arc::new(Opener::new(vec![ours])), Quotas::default());
         let most = Kind::PendingFiles.limits().per_payer;
-        let (to, files) = channel();
-        let start = Instant::now();
         let one = wanted(b"/x", FileQuery::Identity);
-        for _ in 0..most {
-            let to = to.clone();
-            let both = vec![one.clone(), wanted(b"/y", FileQuery::Identity)];
-            opener.look_then((&quotas, 7), both, move |files| to.send(files).unwrap()).unwrap();
-        }
-        let refused = opener.look_then((&quotas, 7), vec![one.clone()], |_| panic!("there is no place"));
-        assert_eq!(refused, Err(Errno::AGAIN));
-        for _ in 0..most {
+        let both = vec![one.clone(), wanted(b"/y", FileQuery::Identity)];
+        // The numbers of the requests that were sent. All files of a request have one deadline, so only the first one
+        // is asked for.
+        let asked = |theirs: &OwnedFd| {
+            let mut numbers = Vec::new();
+            while recv(theirs, &mut [0_u8; 1], RecvFlags::DONTWAIT | RecvFlags::PEEK).is_ok() {
+                let (message, _) = receive(theirs.as_fd(), MESSAGE_MAX).unwrap().unwrap();
+                let request: OpenRequest = serde_json::from_slice(&message).unwrap();
+                assert_eq!(request.wanted.path, b"/x");
+                numbers.push(request.number);
+            }
+            numbers
+        };
+        // A thread that is stopped for longer than the deadline asks for nothing, so the deadline grows.
+        let mut patience = Duration::from_millis(10);
+        let (opener, quotas, theirs, mut numbers) = loop {
+            let (ours, theirs) = pair();
+            let opener = Arc::new(Opener::with_patience(vec![ours], patience));
+            let (quotas, (to, files)) = (Quotas::default(), channel());
+            opener.look_then((&quotas, 7), both.clone(), move |files| to.send(files).unwrap()).unwrap();
             let files = files.recv().unwrap();
-            assert_eq!(files.get(&one).unwrap_err(), Errno::TIMEDOUT);
-            assert_eq!(files.get(&wanted(b"/y", FileQuery::Identity)).unwrap_err(), Errno::TIMEDOUT);
+            assert!(both.iter().all(|file| files.get(file).unwrap_err() == Errno::TIMEDOUT));
+            let numbers = asked(&theirs);
+            if !numbers.is_empty() {
+                break (opener, quotas, theirs, numbers);
+            }
+            patience *= 2;
+            assert!(patience < Duration::from_secs(60), "nothing is asked for");
+        };
+        let until_used = |number: usize| {
+            let since = Instant::now();
+            while quotas.used(7, Kind::PendingFiles) != number {
+                assert!(since.elapsed() < Duration::from_secs(60), "charges are released");
+                std::thread::yield_now();
+            }
+        };
+        let place = || Arc::new(quotas.charge(7, Kind::PendingFiles, 1).unwrap());
+        while numbers.len() < 2 {
+            assert!(patience < Duration::from_secs(60), "nothing is asked for");
+            assert_eq!(opener.look(&one, Instant::now() + patience, &place()).unwrap_err(), Errno::TIMEDOUT);
+            numbers.extend(asked(&theirs));
+            patience *= 2;
         }
-        assert!(start.elapsed() >= PATIENCE);
-        assert_eq!(quotas.used(7, Kind::PendingFiles), most, "nobody has answered");
-        // A late answer releases its charge.
-        for _ in 0..most {
-            let (message, _) = receive(theirs.as_fd(), MESSAGE_MAX).unwrap().unwrap();
-            let asked: OpenRequest = serde_json::from_slice(&message).unwrap();
-            assert_eq!(asked.wanted.path, b"/x");
-            answer(theirs.as_fd(), asked.number, Err(Errno::NOENT));
+        until_used(2);
+        let rest: Vec<u64> = (numbers.len()..most)
+            .map(|_| opener.processes[0].register_request(&place()).unwrap().0)
+            .collect();
+        assert_eq!(quotas.used(7, Kind::PendingFiles), most);
+        let refused = opener.look_then((&quotas, 7), vec![one], |_| panic!("there is no place"));
+        assert_eq!(refused, Err(Errno::AGAIN));
+        // Late answers release the charges.
+        for number in numbers.into_iter().chain(rest) {
+            answer(theirs.as_fd(), number, Err(Errno::NOENT));
         }
-        // All files of a write have one deadline, so the second ones were not asked for.
-        let more = recv(&theirs, &mut [0_u8; 1], RecvFlags::DONTWAIT | RecvFlags::PEEK);
-        assert_eq!(more.map(|(length, _)| length), Err(Errno::AGAIN));
-        while quotas.used(7, Kind::PendingFiles) > 0 {
-            std::thread::yield_now();
-        }
+        until_used(0);
         drop(theirs);
     }
 }

@@ -266,8 +266,10 @@ mod tests {
         assert_eq!(streams.page_read(1, 0), PageRead::Now);
         // While another client opens the file.
         streams.open(2, INodeNo(7), || {});
+        let open_at = |at: Option<Instant>| lock(&streams.state).opened.insert(7, at.unwrap());
+        assert!(open_at(Instant::now().checked_add(Duration::from_secs(600))).is_some(), "the open is noted");
         assert_eq!(streams.page_read(1, 4096), PageRead::Now);
-        std::thread::sleep(OPENING);
+        open_at(Instant::now().checked_sub(OPENING));
         assert_eq!(streams.page_read(1, 4096), PageRead::Waits);
         // The kernel delivered a page whose read had no bytes.
         lock(&streams.state).mark_empty(INodeNo(7), 4096);
