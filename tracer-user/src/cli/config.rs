@@ -137,7 +137,7 @@ impl Contents {
             let option = option.ok_or_else(|| refused(text, key.span().start, &unknown(&command, name)))?;
             let words = option_words(option, value).map_err(|needed| refused(text, at, needed))?;
             for word in &words {
-                check(&command, word).map_err(|why| refused(text, at, &why))?;
+                check(&command, word).map_err(|error| refused(text, at, &message(&error)))?;
             }
             if !is_given(name) {
                 contents.words.extend(words);
@@ -176,11 +176,11 @@ fn scalar(name: &str, value: &DeValue<'_>) -> Result<String, &'static str> {
     }
 }
 
-/// Checks one word as the command line would. The error is the command line's message.
-fn check(command: &clap::Command, word: &OsStr) -> Result<(), String> {
+/// Checks one word as the command line would.
+fn check(command: &clap::Command, word: &OsStr) -> Result<(), clap::Error> {
     let words = [OsStr::new(MOUNT), word];
     match command.clone().try_get_matches_from(words) {
-        Err(error) if error.kind() != ErrorKind::MissingRequiredArgument => Err(message(&error)),
+        Err(error) if error.kind() != ErrorKind::MissingRequiredArgument => Err(error),
         _ => Ok(()),
     }
 }
