@@ -20,6 +20,8 @@ pub struct Mount {
     pub fs_type: String,
     /// The source that it reports.
     pub source: OsString,
+    /// The options of its file system, with commas between them.
+    pub super_options: String,
 }
 
 impl Mount {
@@ -45,7 +47,8 @@ impl Mount {
         self.parent == other.id && self.at == other.at
     }
 
-    fn parse_all(text: &[u8]) -> impl Iterator<Item = Self> {
+    /// The mounts in a text in the form of `/proc/PID/mountinfo`.
+    pub(in crate::kernel) fn parse_all(text: &[u8]) -> impl Iterator<Item = Self> {
         text.split(|byte| *byte == b'\n').filter_map(Self::parse)
     }
 
@@ -57,6 +60,7 @@ impl Mount {
         // Skips options and optional fields, which end with a lone dash.
         words.find(|word| *word == b"-")?;
         let (fs_type, source) = (words.next()?, words.next()?);
+        let super_options = words.next().unwrap_or_default();
         let fs_type = fs_type.split(|byte| *byte == b'.').next().unwrap_or_default();
         Some(Self {
             id,
@@ -65,6 +69,7 @@ impl Mount {
             at: unescape(at).into(),
             fs_type: String::from_utf8_lossy(fs_type).into_owned(),
             source: unescape(source),
+            super_options: String::from_utf8_lossy(super_options).into_owned(),
         })
     }
 }
@@ -99,7 +104,7 @@ mod tests {
         let mount = Mount::parse(line).unwrap();
         assert_eq!((mount.id, mount.parent, mount.root), (64, 63, PathBuf::from("/")));
         assert_eq!((mount.at, mount.source), (PathBuf::from("/tmp/a b\\c"), OsString::from("trace\tfs")));
-        assert_eq!(mount.fs_type, "fuse");
+        assert_eq!((mount.fs_type.as_str(), mount.super_options.as_str()), ("fuse", "rw"));
         for broken in [&b""[..], b"x 1 0:1 / /a rw - t s", b"1 2 0:1 / /a rw", b"1 2 0:1 / /a rw -"] {
             assert_eq!(Mount::parse(broken), None, "{}", String::from_utf8_lossy(broken));
         }
