@@ -26,7 +26,7 @@ pub enum NoDerivedPlan {
     #[error("the kernel's instructions cannot be read")]
     NoReader,
     /// The kernel shows no BTF.
-    #[error("the kernel shows no BTF")]
+    #[error("the kernel shows no BTF (CONFIG_DEBUG_INFO_BTF)")]
     NoBtf,
     /// The kernel's types could not be read.
     #[error("{0}")]

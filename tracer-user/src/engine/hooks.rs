@@ -69,7 +69,7 @@ pub(super) enum NoRawHook {
     /// The table of plans does not list the event, and none is derived from its handler.
     #[error("there is no raw tracepoint plan for it: {0}")]
     NotDerived(NoDerivedPlan),
-    #[error("the kernel shows no BTF")]
+    #[error("the kernel shows no BTF (CONFIG_DEBUG_INFO_BTF)")]
     NoBtf,
     #[error(transparent)]
     Plan(Arc<Refusal>),

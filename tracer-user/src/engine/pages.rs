@@ -66,7 +66,7 @@ pub fn base(facts: &Facts) -> Result<u64, PagesError> {
     let format = Format::parse(system, &text).map_err(PagesError::failed)?;
     let number = format.field("pfn").filter(|field| field.size == 8);
     let number = number.ok_or(Lacks("the event records no pfn"))?;
-    let btf = facts.btf().ok_or(Lacks("the kernel shows no BTF"))?;
+    let btf = facts.btf().ok_or(Lacks("the kernel shows no BTF (CONFIG_DEBUG_INFO_BTF)"))?;
     let prototype = btf.tracepoint(name).ok().flatten().ok_or(Lacks("BTF does not know the tracepoint"))?;
     if prototype.params.first().is_none_or(|param| param.ty != "struct page *") {
         return Err(Lacks("the tracepoint's first argument is no page"));

@@ -180,6 +180,19 @@ impl CommandError {
     }
 }
 
+/// The children of threads cannot be followed.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "children cannot be traced: the place of a task's pid is unknown (the kernel needs CONFIG_DEBUG_INFO_BTF)"
+)]
+pub(crate) struct NoTaskPid;
+
+impl From<NoTaskPid> for CommandError {
+    fn from(cause: NoTaskPid) -> Self {
+        Self::from(Errno::NOSYS).caused(cause)
+    }
+}
+
 /// Errors are equal if a client sees no difference.
 impl PartialEq for CommandError {
     fn eq(&self, other: &Self) -> bool {

@@ -5,10 +5,12 @@
 
 use std::collections::BTreeSet;
 
-use rustix::io::Errno;
 use tracer_abi::lists;
 
-use crate::{engine::attachments::session::InstanceSession, engine::command::error::CommandError};
+use crate::engine::{
+    attachments::session::InstanceSession,
+    command::error::{CommandError, NoTaskPid},
+};
 
 /// Pids must be below this (`MAX_PID`, kernel/trace/pid_list.c).
 pub(crate) const PID_LIMIT: u32 = 1 << 30;
@@ -127,7 +129,7 @@ impl ThreadLists {
         self.refresh(session.as_deref_mut());
         if let Some(session) = session {
             if on {
-                let offset = task_pid.ok_or(Errno::NOSYS)?;
+                let offset = task_pid.ok_or(NoTaskPid)?;
                 session.kernel_mut().follow(offset).map_err(CommandError::from)?;
             } else {
                 session.kernel_mut().unfollow();
@@ -151,7 +153,7 @@ impl ThreadLists {
             kernel.threads().set(*pid, self.lists_of(*pid))?;
         }
         if self.follows_forks {
-            kernel.follow(task_pid.ok_or(Errno::NOSYS)?)?;
+            kernel.follow(task_pid.ok_or(NoTaskPid)?)?;
         }
         kernel.switches().set_lists(self.in_force());
         Ok(())

@@ -262,7 +262,7 @@ impl HookSearch<'_> {
     fn tracepoint(&mut self, name: &str) {
         let (hook, facts) = ("raw tracepoint", self.facts);
         if facts.btf().is_none() {
-            return self.lacks(hook, "the kernel shows no BTF");
+            return self.lacks(hook, "the kernel shows no BTF (CONFIG_DEBUG_INFO_BTF)");
         }
         let Some(prototype) = own_tracepoint(name, facts).or_else(|| module_tracepoint(name, facts)) else {
             let meant = hint::tracepoint(name, facts).map_or_else(String::new, |hint| format!(": {hint}"));
@@ -401,7 +401,7 @@ pub fn waits(probe: &Probe, facts: &Facts) -> Option<bool> {
 
 #[derive(Debug, thiserror::Error)]
 enum NoTypes {
-    #[error("the kernel shows no BTF")]
+    #[error("the kernel shows no BTF (CONFIG_DEBUG_INFO_BTF)")]
     NoBtf,
     #[error("BTF does not know the function")]
     UnknownFunction,
