@@ -6,6 +6,7 @@ mod differential;
 mod filters;
 mod inject;
 mod kernel_facts;
+mod layouts;
 mod raw;
 mod render_frozen;
 mod render_host;

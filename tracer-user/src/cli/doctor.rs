@@ -8,7 +8,7 @@ use crate::{
     event::{Catalogue, Format},
     kernel::{
         Answer,
-        features::{self, Group},
+        features::{self, Feature, Group},
     },
     render::Printer,
 };
@@ -16,7 +16,8 @@ use crate::{
 pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let mut group: Option<Group> = None;
-    for feature in features::probe() {
+    let features = features::probe();
+    for feature in &features {
         let (word, why) = match &feature.answer {
             Answer::Yes => ("yes", ""),
             Answer::No(why) => ("no", why.as_str()),
@@ -31,6 +32,7 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
                 "purpose": feature.purpose,
                 "since": feature.since,
                 "detail": feature.detail,
+                "advice": feature.advice,
             });
             writeln!(out, "{line}")?;
             continue;
@@ -54,11 +56,29 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
             out.write_all(kept(role, process).as_bytes())?;
         }
     }
+    let mut listed = Ok(());
     if !args.json {
-        unrendered(&mut out)?;
+        listed = unrendered(&mut out);
+        out.write_all(to_do(&features).as_bytes())?;
     }
     out.flush()?;
-    Ok(())
+    listed
+}
+
+/// What to do, each with the features that it concerns.
+fn to_do(features: &[Feature]) -> String {
+    let mut steps: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (advice, name) in features.iter().filter_map(|feature| Some((feature.advice?, feature.name))) {
+        match steps.iter_mut().find(|step| step.0 == advice) {
+            Some(step) => step.1.push(name),
+            None => steps.push((advice, vec![name])),
+        }
+    }
+    if steps.is_empty() {
+        return "to do: nothing\n".to_owned();
+    }
+    let lines = steps.iter().map(|(advice, names)| format!("  {}:\n          {advice}\n", names.join(", ")));
+    format!("to do:\n{}", lines.collect::<String>())
 }
 
 /// The privileges that a process keeps, as text.
@@ -116,6 +136,27 @@ fn unrendered(out: &mut impl Write) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn advice_is_listed_once_with_its_features() {
+        let feature = |name, advice| Feature {
+            group: Group::Facts,
+            name,
+            purpose: "",
+            since: "",
+            answer: Answer::Yes,
+            detail: None,
+            advice,
+        };
+        let features = [
+            feature("a", Some("mount it")),
+            feature("b", None),
+            feature("c", Some("ask")),
+            feature("d", Some("mount it")),
+        ];
+        assert_eq!(to_do(&features), "to do:\n  a, d:\n          mount it\n  c:\n          ask\n");
+        assert_eq!(to_do(&features[1..2]), "to do: nothing\n");
+    }
 
     #[test]
     fn kept_privileges_are_shown_with_their_reasons() {

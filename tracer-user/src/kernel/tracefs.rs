@@ -19,6 +19,9 @@ const TRACEFS_MAGIC: i64 = 0x7472_6163;
 /// Where distributions mount tracefs; the second is debugfs's automount.
 const USUAL: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
+/// Why a kernel has no tracefs at all.
+pub(in crate::kernel) const NOT_BUILT: &str = "this kernel is built without it";
+
 /// A tracefs, or a directory that looks like one.
 #[derive(Debug)]
 pub struct Tracefs {
@@ -88,7 +91,7 @@ impl Tracefs {
     pub fn detached() -> Result<Self, Error> {
         let root = mount::detached("tracefs").map_err(|source| {
             if source.raw_os_error() == Some(Errno::NODEV.raw_os_error()) {
-                return Error::Withheld { fact: "tracefs", why: "this kernel is built without it".into() };
+                return Error::Withheld { fact: "tracefs", why: NOT_BUILT.into() };
             }
             Error::io("tracefs (not mounted, and a detached mount failed)", source)
         })?;

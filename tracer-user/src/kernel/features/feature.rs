@@ -17,6 +17,8 @@ pub struct Feature {
     pub answer: Answer,
     /// Additional information (a value, a path).
     pub detail: Option<String>,
+    /// What to do about it, if something other than the kernel's version decides.
+    pub advice: Option<&'static str>,
 }
 
 /// Parts of the list.
@@ -24,6 +26,8 @@ pub struct Feature {
 pub enum Group {
     /// What this process may do.
     Privileges,
+    /// What a distribution or container sets up around this process.
+    Surroundings,
     /// BPF programs, maps and links.
     Bpf,
     /// Files that are the sources of facts.
@@ -37,6 +41,7 @@ impl Group {
     pub fn title(self) -> &'static str {
         match self {
             Self::Privileges => "privileges",
+            Self::Surroundings => "surroundings",
             Self::Bpf => "BPF",
             Self::Facts => "kernel facts",
             Self::Tracefs => "the kernel's own tracefs",
@@ -52,5 +57,5 @@ pub(super) fn feature(
     answer: Answer,
     detail: Option<String>,
 ) -> Feature {
-    Feature { group, name, purpose, since, answer, detail }
+    Feature { group, name, purpose, since, answer, detail, advice: None }
 }

@@ -42,7 +42,7 @@ fn facts(tracefs: &Result<Tracefs, Error>, config: &Result<Option<Config>, Error
 
     let answer = match Btf::running() {
         Ok(Some(_)) => Answer::Yes,
-        Ok(None) => Answer::no("no /sys/kernel/btf/vmlinux"),
+        Ok(None) => Answer::no("no /sys/kernel/btf/vmlinux (CONFIG_DEBUG_INFO_BTF)"),
         Err(error) => Answer::unknown(with_cause(&error)),
     };
     push("btf", "raw arguments, syscall numbers, fentry", "5.4 (CONFIG_DEBUG_INFO_BTF)", answer, None);

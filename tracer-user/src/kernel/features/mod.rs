@@ -4,20 +4,30 @@
 //! the configuration is consulted only if neither works. Nothing is inferred from the kernel's version: each question
 //! cites the version or commit that introduced the feature, for people to read.
 
+mod advice;
 mod feature;
 mod file;
 pub mod filter_parser;
 mod privilege;
 mod program;
+mod surroundings;
+
+use std::path::Path;
 
 pub use feature::{Feature, Group};
 
 /// Probes all features. Takes some tens of milliseconds.
 pub fn probe() -> Vec<Feature> {
-    let privileges = privilege::Privileges::read();
+    let surroundings = surroundings::Surroundings::read(Path::new("/"));
+    let privileges = privilege::Privileges::read(&surroundings);
     let mut features = privilege::features(&privileges);
+    features.extend(surroundings.features());
     features.extend(program::features(&privileges));
     features.extend(file::features());
+    let refuser = privileges.refuser();
+    for feature in &mut features {
+        feature.advice = advice::advice(feature, &refuser, &surroundings);
+    }
     features
 }
 

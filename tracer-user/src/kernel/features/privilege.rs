@@ -6,7 +6,9 @@ use std::os::fd::AsRawFd;
 
 use rustix::thread::{CapabilitySet, capabilities};
 
+use super::advice::Refuser;
 use super::feature::{Feature, Group, feature};
+use super::surroundings::Surroundings;
 use crate::kernel::Answer;
 use crate::sys::{
     Errno, mount,
@@ -21,6 +23,10 @@ pub(super) struct Privileges {
     /// Active security modules; None if securityfs does not list them.
     modules: Option<String>,
     lockdown: Lockdown,
+    /// Whether this process began with a filter of system calls.
+    is_filtered: bool,
+    /// Whether SELinux is active and not known to be permissive.
+    selinux_enforces: bool,
 }
 
 enum Lockdown {
@@ -46,22 +52,19 @@ fn security(name: &str) -> std::io::Result<Option<String>> {
 }
 
 impl Privileges {
-    pub(super) fn read() -> Self {
+    pub(super) fn read(surroundings: &Surroundings) -> Self {
         let uid_map = read_to_string("/proc/self/uid_map").unwrap_or_default();
         let words: Vec<_> = uid_map.split_whitespace().collect();
-        let lockdown = match security("lockdown") {
-            Ok(Some(text)) => match text.split_once('[').and_then(|(_, rest)| rest.split_once(']')) {
-                Some((mode, _)) => Lockdown::Mode(mode.to_owned()),
-                None => Lockdown::Unknown(format!("securityfs says {:?}", text.trim())),
-            },
-            Ok(None) => Lockdown::Mode("not built or not active".to_owned()),
-            Err(error) => Lockdown::Unknown(format!("securityfs: {error}")),
-        };
         Self {
             effective: capabilities(None).ok().map(|sets| sets.effective),
             initial_namespace: words == ["0", "0", "4294967295"],
             modules: security("lsm").ok().flatten().map(|text| text.trim().to_owned()),
-            lockdown,
+            lockdown: Lockdown::of(security("lockdown")),
+            is_filtered: surroundings.is_filtered,
+            selinux_enforces: surroundings
+                .selinux
+                .as_ref()
+                .is_some_and(|selinux| selinux.enforces != Some(false)),
         }
     }
 
@@ -69,25 +72,36 @@ impl Privileges {
         self.effective.is_some_and(|set| set.contains(wanted) || set.contains(CapabilitySet::SYS_ADMIN))
     }
 
-    /// Why the kernel refuses a program or map with `EPERM` or `EACCES`.
-    pub(super) fn refused(&self) -> String {
+    /// The cause of `EPERM` or `EACCES` for a program or map.
+    pub(super) fn refuser(&self) -> Refuser {
         let needed = [(CapabilitySet::BPF, "CAP_BPF"), (CapabilitySet::PERFMON, "CAP_PERFMON")];
         let lacks: Vec<_> =
             needed.into_iter().filter(|(set, _)| !self.has(*set)).map(|(_, name)| name).collect();
         if !lacks.is_empty() {
-            return format!("refused: this process lacks {}", lacks.join(" and "));
+            return Refuser::Capabilities(lacks);
         }
         if !self.initial_namespace {
-            return "refused: this is not the initial user namespace".into();
+            return Refuser::UserNamespace;
         }
-        match (&self.lockdown, &self.modules) {
-            (Lockdown::Mode(mode), _) if mode == "confidentiality" => {
-                "refused, with all capabilities held: the kernel is locked down (confidentiality)".into()
-            }
-            (_, Some(modules)) => {
-                format!("refused, with all capabilities held: by a security module (active: {modules})")
-            }
-            _ => "refused, with all capabilities held: by a security module of this machine".into(),
+        match &self.lockdown {
+            Lockdown::Mode(mode) if mode == "confidentiality" => Refuser::Lockdown,
+            _ if self.is_filtered => Refuser::Filter,
+            _ if self.selinux_enforces => Refuser::SeLinux,
+            _ => Refuser::SecurityModule(self.modules.clone()),
+        }
+    }
+}
+
+impl Lockdown {
+    /// Reads the file of securityfs, which has the mode in force in brackets.
+    fn of(file: std::io::Result<Option<String>>) -> Self {
+        match file {
+            Ok(Some(text)) => match text.split_once('[').and_then(|(_, rest)| rest.split_once(']')) {
+                Some((mode, _)) => Self::Mode(mode.to_owned()),
+                None => Self::Unknown(format!("securityfs says {:?}", text.trim())),
+            },
+            Ok(None) => Self::Mode("not built or not active".to_owned()),
+            Err(error) => Self::Unknown(format!("securityfs: {error}")),
         }
     }
 }
@@ -230,3 +244,53 @@ const SYSCTLS: [(&str, &str, &str, &str); 5] = [
         "2.6.27 (CONFIG_FUNCTION_TRACER)",
     ),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All capabilities, in a kernel with this lockdown.
+    fn privileges(lockdown: &str) -> Privileges {
+        Privileges {
+            effective: Some(CapabilitySet::all()),
+            initial_namespace: true,
+            modules: Some("lockdown,capability".to_owned()),
+            lockdown: Lockdown::of(Ok(Some(lockdown.to_owned()))),
+            is_filtered: false,
+            selinux_enforces: false,
+        }
+    }
+
+    #[test]
+    fn the_mode_of_lockdown_decides() {
+        for (text, answer, refuser) in [
+            ("[none] integrity confidentiality\n", Answer::Yes, "by a security module"),
+            ("none [integrity] confidentiality\n", Answer::Yes, "by a security module"),
+            (
+                "none integrity [confidentiality]\n",
+                Answer::no("programs may not read kernel memory"),
+                "locked down",
+            ),
+            ("x\n", Answer::unknown("securityfs says \"x\""), "by a security module"),
+        ] {
+            let privileges = privileges(text);
+            let all = features(&privileges);
+            let found = all.iter().find(|feature| feature.name == "lockdown_open").unwrap();
+            assert_eq!(found.answer, answer, "{text}");
+            assert!(privileges.refuser().reason().contains(refuser), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_refuser_is_named() {
+        let all = privileges("[none]");
+        let selinux = Privileges { selinux_enforces: true, ..all };
+        assert_eq!(selinux.refuser(), Refuser::SeLinux);
+        let filtered = Privileges { is_filtered: true, ..selinux };
+        assert_eq!(filtered.refuser(), Refuser::Filter);
+        let inside = Privileges { initial_namespace: false, ..filtered };
+        assert_eq!(inside.refuser(), Refuser::UserNamespace);
+        let user = Privileges { effective: Some(CapabilitySet::PERFMON), ..inside };
+        assert_eq!(user.refuser(), Refuser::Capabilities(vec!["CAP_BPF"]));
+    }
+}

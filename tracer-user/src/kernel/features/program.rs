@@ -196,7 +196,7 @@ fn load(kind: ProgKind, purpose: Purpose<'_>, insns: &[u8], privileges: &Privile
 fn types() -> Result<Btf, Answer> {
     Btf::running()
         .map_err(|error| unknown(&error))?
-        .ok_or_else(|| Answer::no("needs BTF, and this kernel shows none"))
+        .ok_or_else(|| Answer::no("this kernel shows no BTF (CONFIG_DEBUG_INFO_BTF)"))
 }
 
 /// Whether programs may load kernel memory through `bpf_rdonly_cast`.
@@ -261,7 +261,7 @@ fn refusal(error: Errno, privileges: &Privileges) -> Answer {
     match error {
         Errno::NOSYS => Answer::no("bpf(2) is not built (CONFIG_BPF_SYSCALL)"),
         Errno::INVAL => Answer::no("this kernel lacks it"),
-        Errno::PERM | Errno::ACCESS => Answer::no(privileges.refused()),
+        Errno::PERM | Errno::ACCESS => Answer::no(privileges.refuser().reason()),
         // EBADF, EMFILE, ENOMEM and the like give no information about the feature.
         other => Answer::unknown(other.to_string()),
     }
@@ -269,11 +269,12 @@ fn refusal(error: Errno, privileges: &Privileges) -> Answer {
 
 #[cfg(test)]
 mod tests {
+    use super::super::surroundings::Surroundings;
     use super::*;
 
     #[test]
     fn errors_become_answers() {
-        let privileges = Privileges::read();
+        let privileges = Privileges::read(&Surroundings::default());
         assert!(matches!(refusal(Errno::INVAL, &privileges), Answer::No(_)));
         assert!(matches!(refusal(Errno::NOMEM, &privileges), Answer::Unknown(_)));
         let Answer::No(why) = refusal(Errno::PERM, &privileges) else { panic!("a refusal is a no") };
