@@ -8,13 +8,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 use tracer_abi::control;
 
 use crate::{
     attach::{self, AttachError, AttachPoint, Attached, Dispatch, HitActions, Request, Session, Threads},
     event::Format,
+    kernel::ThreadStatus,
     plan::{
         raw::{Provoke, RawPlan},
         source::{FieldSource, ProgramContext},
@@ -162,7 +163,10 @@ fn provoke(how: Provoke) -> io::Result<()> {
             Ok(call::getppid_with(args).map(drop)?)
         }
         Provoke::Sleep => {
-            std::thread::sleep(Duration::from_micros(100));
+            let waits = || ThreadStatus::read(own_thread()).ok()?.waits();
+            let before = waits();
+            // A timer that expires before the thread has begun to sleep switches nothing.
+            sleep_until(|| waits().is_none_or(|now| Some(now) != before));
             Ok(())
         }
         Provoke::Wake => on_one_cpu(wake),
@@ -200,15 +204,32 @@ fn on_one_cpu(run: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     result
 }
 
+/// Sleeps, each time for longer, until something is so; at most for a fifth of a second.
+fn sleep_until(is_so: impl Fn() -> bool) {
+    let mut time = Duration::from_micros(100);
+    while time < Duration::from_millis(100) {
+        std::thread::sleep(time);
+        if is_so() {
+            return;
+        }
+        time *= 2;
+    }
+}
+
+/// The id of this thread.
+fn own_thread() -> u32 {
+    gettid().as_raw_nonzero().get().cast_unsigned()
+}
+
 fn wake() -> io::Result<()> {
     let (ready, is_ready) = std::sync::mpsc::channel();
     let sleeper = std::thread::spawn(move || {
-        let _ = ready.send(());
+        let _ = ready.send(own_thread());
         std::thread::park();
     });
-    is_ready.recv().map_err(io::Error::other)?;
-    // With one CPU, the other thread sleeps by the time this thread runs again.
-    std::thread::sleep(Duration::from_micros(200));
+    let thread = is_ready.recv().map_err(io::Error::other)?;
+    // Only a thread that sleeps is woken up.
+    sleep_until(|| ThreadStatus::read(thread).is_ok_and(|status| status.is_asleep()));
     sleeper.thread().unpark();
     join(sleeper)
 }

@@ -37,7 +37,7 @@ pub struct RawPlan {
 pub enum Provoke {
     /// `syscall(SYS_getppid, a, b, c, d, e, f)` with six different values left in the argument registers.
     Getppid,
-    /// Sleeps 100 µs (`clock_nanosleep`), so that it is switched out and in.
+    /// Sleeps (`clock_nanosleep`) until it was switched out and in.
     Sleep,
     /// Wakes another thread of the tracer that waits in a futex, both bound to one CPU.
     Wake,

@@ -61,6 +61,16 @@ impl ThreadStatus {
         self.value("Tgid:")?.parse().ok()
     }
 
+    /// Whether it sleeps until an event or a signal.
+    pub fn is_asleep(&self) -> bool {
+        self.value("State:").is_some_and(|state| state.starts_with('S'))
+    }
+
+    /// How often it has given up its CPU to wait.
+    pub fn waits(&self) -> Option<u64> {
+        self.value("voluntary_ctxt_switches:")?.parse().ok()
+    }
+
     /// The capabilities in effect.
     pub fn effective(&self) -> CapabilitySet {
         CapabilitySet::from_bits_retain(self.mask("CapEff:"))
@@ -92,11 +102,13 @@ mod tests {
     fn a_name_hides_no_other_line() {
         let text =
             b"Name:\t\xff\\nTgid:\t7\nTgid:\t42\nSigPnd:\t0000000000000100\nShdPnd:\t0000000000000001\n\
-            SigBlk:\t0000000000000100\nCapEff:\t0000004000200000\n";
+            SigBlk:\t0000000000000100\nCapEff:\t0000004000200000\nState:\tS (sleeping)\n\
+            nonvoluntary_ctxt_switches:\t9\nvoluntary_ctxt_switches:\t150\n";
         let status = ThreadStatus(text.to_vec());
         assert_eq!(status.process(), Some(42));
         assert_eq!(status.effective(), CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN);
-        assert!(status.is_interrupted());
+        assert!(status.is_interrupted() && status.is_asleep());
+        assert_eq!(status.waits(), Some(150));
         let blocked = ThreadStatus(b"ShdPnd:\t0001\nSigBlk:\t0001\n".to_vec());
         assert!(!blocked.is_interrupted() && blocked.process().is_none());
     }
@@ -109,7 +121,7 @@ mod tests {
         };
         let status = std::thread::scope(|scope| scope.spawn(read).join().unwrap());
         assert_eq!(status.process(), Some(std::process::id()));
-        assert!(!status.is_interrupted());
+        assert!(!status.is_interrupted() && !status.is_asleep() && status.waits().is_some());
         assert!(ThreadStatus::read(u32::MAX >> 1).is_err());
     }
 
